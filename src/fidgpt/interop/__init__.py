@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from fidgpt.interop.fine_tuning import read_fine_tuning
     from fidgpt.interop.gguf import save_gguf
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
-    from fidgpt.interop.levanter import Mapped, read_levanter
+    from fidgpt.interop.levanter import read_levanter
+    from fidgpt.interop.recipes import Mapped
     from fidgpt.interop.targets import read_targets, write_targets
     from fidgpt.interop.torchtitan import read_torchtitan
     from fidgpt.interop.torchtune import read_torchtune
@@ -23,7 +24,8 @@ else:
             "fine_tuning": ("read_fine_tuning",),
             "gguf": ("save_gguf",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
-            "levanter": ("Mapped", "read_levanter"),
+            "levanter": ("read_levanter",),
+            "recipes": ("Mapped",),
             "targets": ("read_targets", "write_targets"),
             "torchtitan": ("read_torchtitan",),
             "torchtune": ("read_torchtune",),

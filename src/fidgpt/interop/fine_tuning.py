@@ -3,15 +3,21 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.hugging_face.files import is_hub_directory
-from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, PROJECTIONS, Recipe, model_directives
+from fidgpt.interop.recipes import (
+    FROM_CHECKPOINT,
+    PROJECTIONS,
+    Mapped,
+    Recipe,
+    content_of,
+    model_directives,
+    refuse,
+)
 
 _NOTHING = None, None, None
 # The keys of each setting in Axolotl, LLaMA-Factory or TRL, and what they take without it.
@@ -76,8 +82,7 @@ def read_fine_tuning(text_or_path: str | Path) -> Mapped:
       ConfigError: the file cannot be read, or asks for a model, a loss or adapters that fidgpt does
         not have.
     """
-    is_text = isinstance(text_or_path, str)
-    name, text = ("the file", text_or_path) if is_text else read_text(str(text_or_path))
+    name, text = content_of(text_or_path, "fine-tuning")
     with at(name):
         document = read_yaml(text)
         if not isinstance(document, dict) or not document.keys() & _BASES:
@@ -85,14 +90,14 @@ def read_fine_tuning(text_or_path: str | Path) -> Mapped:
         recipe = _File(document, str(name))
         for convert in (recipe.model, recipe.data, recipe.adapters, recipe.run):
             convert()
-        return recipe.mapped(_ELSEWHERE)
+        return recipe.mapped()
 
 
 class _File(Recipe):
     """A conversion, by the names in `_SETTINGS`."""
 
     def __init__(self, document: Mapping[str, Any], name: str) -> None:
-        super().__init__(document)
+        super().__init__(document, elsewhere=_ELSEWHERE)
         is_factory = document.keys() & {"stage", "finetuning_type", "cutoff_len", "template"}
         self.system = _FACTORY if is_factory else _TRL
         if "base_model" in document:
@@ -102,19 +107,15 @@ class _File(Recipe):
         words = re.split("[^a-z]+", " ".join(map(str, about)).lower())
         self.trainer = next((one for one in ("sft", *_LOSSES) if one in words), None)
 
-    def take(self, setting: str, default: Any = None) -> Any:
+    def value(self, setting: str, default: Any = None) -> Any:
         """Remove a setting; return its value, or the default of the system."""
         keys, defaults = _SETTINGS.get(setting, (setting, (default,) * 3))
-        found = [self.left.pop(key, None) for key in keys.split()]
+        found = [self.take(key) for key in keys.split()]
         return next((value for value in found if value is not None), defaults[self.system])
-
-    def refuse(self, what: str, value: Any) -> NoReturn:
-        """Raise ConfigError."""
-        raise ConfigError(f"fidgpt has no equivalent of {what} {value!r:.80}.")
 
     def model(self) -> None:
         """Map the model, which is read if it is on this machine."""
-        base = str(self.take("base"))
+        base = str(self.value("base"))
         if is_hub_directory(Path(base).expanduser()):
             self.directives.append(f"config:chat(base={base!r})")
         else:
@@ -123,11 +124,11 @@ class _File(Recipe):
 
     def data(self) -> None:
         """Map the dataset, with what counts in the loss."""
-        self.set("seq_len", int(self.take("seq_len")))
+        self.wanted["seq_len"] = int(self.value("seq_len"))
         for key in ("reward_model", "process_reward_model", "reward_funcs", "processor_type"):
-            if self.take(key):
-                self.refuse("the setting", key)
-        kind, beta, loss = self.take("kind"), self.take("beta"), self.take("loss")
+            if self.value(key):
+                refuse("the setting", key)
+        kind, beta, loss = self.value("kind"), self.value("beta"), self.value("loss")
         if self.system == _TRL:
             is_paired = beta is not None or loss not in (None, "nll", "chunked_nll")
             kind = self.trainer if self.trainer in _LOSSES or not is_paired else "dpo"
@@ -135,32 +136,36 @@ class _File(Recipe):
         is_text = dataset.pop("is_text") or kind == "pt"
         file = dataset["path"].endswith((".json", ".jsonl", ".parquet"))
         options = {key: dataset[key] for key in dataset if not (file and key in ("name", "split"))}
-        packing = self.take("packing")
+        packing = self.value("packing")
         if is_text:
-            self.fiddle("use_text" if file else "use_hub_text", **options)
+            self.change("fiddler:use_text" if file else "fiddler:use_hub_text", **options)
         elif kind in (None, "sft"):
             options |= {"train_on": self.counted(), **self.template()}
-            self.fiddle("use_conversations" if file else "use_hub_conversations", **options)
+            self.change(
+                "fiddler:use_conversations" if file else "fiddler:use_hub_conversations", **options
+            )
             if not packing:
                 self.note("packing", False, "conversations are packed, and do not see each other")
         else:
             loss = (loss or "sigmoid") if kind == "dpo" else kind
             if loss not in _LOSSES:
-                self.refuse("the loss", loss)
+                refuse("the loss", loss)
             options |= {"beta": float(beta or 0.1), "loss": _LOSSES[loss], **self.template()}
-            self.fiddle("use_preferences" if file else "use_hub_preferences", **options)
+            self.change(
+                "fiddler:use_preferences" if file else "fiddler:use_hub_preferences", **options
+            )
             if self.system == _TRL:
                 self.left.setdefault("learning_rate", 1e-6)
             return
-        share = self.take("validation", 0)
-        self.set("data.corpus.validation_fraction", share if share < 1 else 0)
+        share = self.value("validation", 0)
+        self.wanted["data.corpus.validation_fraction"] = share if share < 1 else 0
         if not 0 < share < 1:
             self.directives.append("set:evaluators={}")
 
     def dataset(self) -> dict[str, Any]:
         """Remove the datasets; return the arguments of the first one, and whether it is text."""
-        text = self.take("pretraining_dataset")
-        found = text or self.take("datasets")
+        text = self.value("pretraining_dataset")
+        found = text or self.value("datasets")
         if isinstance(found, dict):  # TRL's mixtures: a list, or fractions by name
             found = found.get("datasets") or [*found]
         listed: list[Any] = found.split(",") if isinstance(found, str) else found or [{}]
@@ -174,8 +179,8 @@ class _File(Recipe):
         if path in ("json", "parquet"):  # names of readers of files
             files = first.get("data_files")
             path = files[0] if isinstance(files, list) else files
-        name = first.get("name") or first.get("config") or self.take("dataset_config")
-        splits = self.take("splits") or "train"
+        name = first.get("name") or first.get("config") or self.value("dataset_config")
+        splits = self.value("splits") or "train"
         split = str(first.get("split") or (splits if isinstance(splits, str) else splits[0]))
         if (whole := split.partition("[")[0]) != split:
             self.note("datasets.split", split, f"all of {whole} is read")
@@ -193,14 +198,14 @@ class _File(Recipe):
     def counted(self) -> str:
         """Return which tokens count in the loss."""
         if self.system == _TRL:  # all, unless its file says otherwise
-            return "assistant" if self.take("assistant_only_loss") else "all"
-        if self.take("mask_history"):
+            return "assistant" if self.value("assistant_only_loss") else "all"
+        if self.value("mask_history"):
             return "last"
-        return "all" if self.take("all") else "assistant"
+        return "all" if self.value("all") else "assistant"
 
     def template(self) -> dict[str, str]:
         """Return the chat template, unless it is the tokenizer's own."""
-        template = self.take("template")
+        template = self.value("template")
         if template in ("chatml", "llama3"):
             return {"template": template}
         if template not in (None, "tokenizer_default"):
@@ -210,16 +215,16 @@ class _File(Recipe):
 
     def adapters(self) -> None:
         """Map adapters, and the weights that they adapt."""
-        has_four_bits = self.take("load_in_4bit") or self.take("quantization_bit") == 4
-        method, uses = self.take("method"), self.take("use_peft")
-        rank, alpha = int(self.take("rank")), self.take("alpha")
-        dropout, targets = float(self.take("dropout")), self.take("targets")
-        if self.take("lora_target_linear"):
+        has_four_bits = self.value("load_in_4bit") or self.value("quantization_bit") == 4
+        method, uses = self.value("method"), self.value("use_peft")
+        rank, alpha = int(self.value("rank")), self.value("alpha")
+        dropout, targets = float(self.value("dropout")), self.value("targets")
+        if self.value("lora_target_linear"):
             targets = None
         if method in (None, "full") and not uses:
             return
         if method not in (None, "lora", "qlora"):
-            self.refuse("the method", method)
+            refuse("the method", method)
         names = targets.split(",") if isinstance(targets, str) else targets or []
         options: dict[str, Any] = {"rank": rank, "alpha": float(alpha or 2 * rank)}
         options |= {"dropout": dropout} if dropout else {}
@@ -228,35 +233,35 @@ class _File(Recipe):
         for name in names:
             if name not in (*PROJECTIONS, "all", "all-linear"):
                 self.note("adapted modules", name, "only those of attention and MLPs are")
-        self.fiddle("use_qlora" if has_four_bits else "use_lora", **options)
+        self.change("fiddler:use_qlora" if has_four_bits else "fiddler:use_lora", **options)
 
     def run(self) -> None:
         """Map optimizer, schedule, length and memory."""
-        name = str(self.take("optimizer"))
+        name = str(self.value("optimizer"))
         if "adamw" not in name:
-            self.refuse("the optimizer", name)
+            refuse("the optimizer", name)
         if name not in _ADAMW:
             self.note("the optimizer", name, "replaced by AdamW")
-        betas = self.take("adam_beta1", 0.9), self.take("adam_beta2", 0.999)
-        eps, decay = self.take("adam_epsilon", 1e-8), self.take("weight_decay", 0.0)
-        self.adamw(self.take("rate"), betas, eps, decay)
-        shape = self.take("schedule")
+        betas = self.value("adam_beta1", 0.9), self.value("adam_beta2", 0.999)
+        eps, decay = self.value("adam_epsilon", 1e-8), self.value("weight_decay", 0.0)
+        self.adamw(self.value("rate"), betas, eps, decay)
+        shape = self.value("schedule")
         if shape not in _SHAPES:
-            self.refuse("the schedule", shape)
-        settings = self.take("lr_scheduler_kwargs", {})
-        least = self.take("cosine_min_lr_ratio", settings.get("min_lr_rate", 0.0))
+            refuse("the schedule", shape)
+        settings = self.value("lr_scheduler_kwargs", {})
+        least = self.value("cosine_min_lr_ratio", settings.get("min_lr_rate", 0.0))
         ratio = {} if _SHAPES[shape] == "use_constant" else {"min_lr_ratio": float(least)}
-        self.fiddle(_SHAPES[shape], **ratio)
-        steps, share = self.take("warmup_steps"), float(self.take("warmup"))
+        self.change(f"fiddler:{_SHAPES[shape]}", **ratio)
+        steps, share = self.value("warmup_steps"), float(self.value("warmup"))
         warmup = share if steps is None else float(steps)  # below 1 a share too, as in transformers
-        self.fiddle("set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
-        parts, limit = int(self.take("gradient_accumulation_steps", 1)), self.take("max_steps", 0)
-        self.length(int(self.take("size")), parts, self.take("epochs"), max(0, int(limit)))
-        self.set("seed", int(self.take("seed", 42)))
-        self.set("max_grad_norm", float(self.take("max_grad_norm", 1.0)) or None)
-        if self.take("fp16") or self.take("float16"):
-            self.fiddle("use_float16")
-        if self.take("gradient_checkpointing", self.system != _AXOLOTL):
-            self.fiddle("use_recompute")
-        if self.take("torch_compile") is True:
-            self.fiddle("use_compile")
+        self.change("fiddler:set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
+        parts, limit = int(self.value("gradient_accumulation_steps", 1)), self.value("max_steps", 0)
+        self.length(int(self.value("size")), parts, self.value("epochs"), max(0, int(limit)))
+        self.wanted["seed"] = int(self.value("seed", 42))
+        self.wanted["max_grad_norm"] = float(self.value("max_grad_norm", 1.0)) or None
+        if self.value("fp16") or self.value("float16"):
+            self.change("fiddler:use_float16")
+        if self.value("gradient_checkpointing", self.system != _AXOLOTL):
+            self.change("fiddler:use_recompute")
+        if self.value("torch_compile") is True:
+            self.change("fiddler:use_compile")

@@ -8,10 +8,8 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.walk import join, step_to
 
 
-def read_config(
-    text_or_path: str | Path, select: Mapping[str, str | None] | None = None
-) -> tuple[Any, list[str]]:
-    """Return the content of a config, and an error for each value that cannot be resolved.
+def read_config(text_or_path: str | Path, select: Mapping[str, str | None] | None = None) -> Any:
+    """Return the content of a config.
 
     All references to one mapping or list are one object. Where a file has a defaults list, Hydra
     composes the file with the others that the list names.
@@ -22,7 +20,7 @@ def read_config(
         None selects none.
 
     Raises:
-      ConfigError: the libraries are missing, or cannot read the config.
+      ConfigError: the libraries are missing, or cannot read the config or resolve a value.
     """
     try:
         from hydra.errors import HydraException  # late: an extra
@@ -33,9 +31,8 @@ def read_config(
             "files of Hydra and torchtune are read by Hydra and OmegaConf. Install them with: "
             'pip install "fidgpt[hydra]"'
         ) from error
-    errors: list[str] = []
     try:
-        return _plain(_load(text_or_path, select or {}), "", {}, errors), errors
+        return _plain(_load(text_or_path, select or {}), "", {})
     except (HydraException, OmegaConfBaseException, YAMLError, OSError) as error:
         name = "the text" if isinstance(text_or_path, str) else text_or_path
         raise ConfigError(f"{name} cannot be read: {error}") from error
@@ -57,14 +54,16 @@ def _load(text_or_path: str | Path, select: Mapping[str, str | None]) -> Any:
         return compose(text_or_path.name, overrides)
 
 
-def _plain(node: Any, path: str, converted: dict[int, Any], errors: list[str]) -> Any:
+def _plain(node: Any, path: str, converted: dict[int, Any]) -> Any:
     """Return a value of OmegaConf as plain data, the same object for each reference to it.
 
     Args:
       node: the value.
       path: the path of the value.
       converted: each mapping and list so far with its plain form, by its id.
-      errors: gets a message for each value that cannot be resolved.
+
+    Raises:
+      ConfigError: a value cannot be resolved.
     """
     from omegaconf import DictConfig, ListConfig
     from omegaconf.errors import OmegaConfBaseException
@@ -79,7 +78,7 @@ def _plain(node: Any, path: str, converted: dict[int, Any], errors: list[str]) -
     for key in list(node) if is_mapping else range(len(node)):
         place = join(path, step_to(key))
         try:
-            plain[key] = _plain(node[key], place, converted, errors)
+            plain[key] = _plain(node[key], place, converted)
         except OmegaConfBaseException as error:
-            errors.append(f"{place}: {str(error).splitlines()[0]}")
+            raise ConfigError(f"{place}: {str(error).splitlines()[0]}") from error
     return plain

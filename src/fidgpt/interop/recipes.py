@@ -1,14 +1,18 @@
-"""What conversions of fine-tuning files share: entries that are read, directives, and notes."""
+"""What conversions of other trainers' files share: entries that are read, directives, notes."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
 
 from fidgpt import configs
-from fidgpt.graph import ConfigError
+from fidgpt.compose.sources import read_text
+from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph.hints import fits, name_of
+from fidgpt.graph.values import as_asked
+from fidgpt.graph.yaml import Foreign
 from fidgpt.interop.directives_from import bring_about
-from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.levanter_model import shown
 
 MLP = ("gate", "up", "down")
 PROJECTIONS = {
@@ -75,56 +79,154 @@ def model_directives(model: str) -> list[str]:
     return f"config:{found}".split()
 
 
-class Recipe:
-    """A conversion: entries of the file are removed once they are read."""
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The conversion of another system's file.
 
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.left = dict(document)
+    Attributes:
+      directives: a named config and its changes, for `compose.composition.compose`.
+      unmapped: `path: value (why)` for each entry of the file without an equivalent, including
+        relevant defaults of the other system.
+    """
+
+    directives: list[str]
+    unmapped: list[str]
+
+
+class Recipe:
+    """A conversion. Entries of the file, by paths such as `trainer.seed`, are removed once read.
+
+    Args:
+      document: the content of the file.
+      neutral: by the last name of their path, values at which entries change nothing if they are
+        not read; for others, these are null, false, zero and what is empty.
+      elsewhere: matches paths of entries that are no part of a config here.
+    """
+
+    def __init__(
+        self,
+        document: Mapping[Any, Any],
+        *,
+        neutral: Mapping[str, Any] | None = None,
+        elsewhere: re.Pattern[str] | None = None,
+    ) -> None:
+        self.left: dict[Any, Any] = _copied(document)
         self.directives: list[str] = []
         self.wanted: dict[str, Any] = {}
+        self.last: list[str] = []  # directives that follow the wanted values
         self.unmapped: list[str] = []
+        self._neutral = neutral or {}
+        self._elsewhere = elsewhere or re.compile("")
+        self._read = {""}
 
-    def fiddle(self, fiddler: str, /, **arguments: Any) -> None:
-        """Add the directive of a fiddler."""
+    def section(self, path: str) -> dict[Any, Any]:
+        """Return what is left of a section; an empty one if there is none."""
+        found: Any = self.left
+        for name in filter(None, path.split(".")):
+            found = found.get(name) if isinstance(found, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    def take(self, path: str, default: Any = None, kind: Any = None) -> Any:
+        """Remove an entry; return its value, of the type of its default, which replaces null.
+
+        Raises:
+          ConfigError: the value is of another type.
+        """
+        section, _, key = path.rpartition(".")
+        self._read.add(section)
+        value = self.section(section).pop(key, None)
+        if value is None:
+            return default
+        kind = kind or (Any if default is None else type(default))
+        value = as_asked(value, kind)
+        if not fits(value, kind):
+            raise ConfigError(f"{path} is {shown(value)}, but must be {name_of(kind)}.")
+        return value
+
+    def want(self, rows: Mapping[str, tuple[str, Any]]) -> None:
+        """Map entries to paths of the graph; `rows` has the path and the default of each entry."""
+        for entry, (path, default) in rows.items():
+            self.wanted[path] = self.take(entry, default)
+
+    def drop(self, paths: Iterable[str], why: str = "") -> None:
+        """Remove entries; with a reason, note that they have no equivalent."""
+        for path in paths:
+            value = self.take(path)
+            if value is not None and why:
+                self.note(path, value, why)
+
+    def change(self, name: str, /, **arguments: Any) -> None:
+        """Add a directive, such as `fiddler:use_x(a=1)`."""
         text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        self.directives.append(f"fiddler:{fiddler}" + (f"({text})" if text else ""))
+        self.directives.append(f"{name}({text})" if text else name)
 
-    def set(self, path: str, value: Any) -> None:
-        """Ask for a value, which may be there already."""
-        self.wanted[path] = value
-
-    def note(self, key: str, value: Any, why: str) -> None:
+    def note(self, path: str, value: Any, why: str) -> None:
         """Record what has no equivalent, or another one."""
-        self.unmapped.append(f"{key}: {shown(value)} ({why})")
+        self.unmapped.append(f"{path}: {shown(value)} ({why})")
 
     def adamw(self, lr: float, betas: Sequence[float], eps: float, weight_decay: float) -> None:
         """Map the settings of AdamW."""
-        self.set("optimizer.lr", float(lr))
-        self.set("optimizer.betas", [float(beta) for beta in betas])
-        self.set("optimizer.eps", float(eps))
-        self.set("optimizer.weight_decay", float(weight_decay))
+        self.wanted["optimizer.lr"] = float(lr)
+        self.wanted["optimizer.betas"] = [float(beta) for beta in betas]
+        self.wanted["optimizer.eps"] = float(eps)
+        self.wanted["optimizer.weight_decay"] = float(weight_decay)
 
     def length(self, size: int, parts: int, epochs: Any, num_steps: int | None) -> None:
         """Map sequences of a micro-batch, micro-batches of a step, and the number of steps."""
-        self.set("batch_size", size * parts)
-        self.set("micro_batch_size", size)
-        self.note("batch_size", size, "of one device: times their number with several")
         usual = configs.base().num_steps
-        self.set("num_steps", num_steps or usual)
+        self.wanted |= {"batch_size": size * parts, "micro_batch_size": size}
+        self.wanted["num_steps"] = num_steps or usual
+        self.note("batch_size", size, "of one device: times their number with several")
         if not num_steps:
             why = f"{usual} steps: set num_steps, as an epoch has as many rows as packing makes"
             self.note("epochs", epochs, why)
 
-    def mapped(self, elsewhere: re.Pattern[str]) -> Mapped:
+    def mapped(self) -> Mapped:
         """Return the conversion, with a note for each entry that is left.
-
-        Args:
-          elsewhere: matches keys of entries that are no part of a config here.
 
         Raises:
           ConfigErrors: values do not fit the config.
         """
-        for key, value in self.left.items():
-            if value not in (None, False, "", [], {}) and not elsewhere.fullmatch(key):
-                self.note(key, value, "fidgpt has no equivalent")
-        return Mapped(bring_about(self.directives, [*self.wanted.items()]), self.unmapped)
+        self._note_rest(self.left, "")
+        directives = bring_about(self.directives, [*self.wanted.items()])
+        return Mapped([*directives, *self.last], self.unmapped)
+
+    def _note_rest(self, left: Mapping[Any, Any], section: str) -> None:
+        for key, value in left.items():
+            path = f"{section}.{key}".removeprefix(".")
+            if isinstance(value, dict) and path in self._read:
+                self._note_rest(value, path)
+                continue
+            is_neutral = value in (None, "", [], {}, self._neutral.get(key, False))
+            if not is_neutral and not self._elsewhere.fullmatch(path):
+                self.note(path, value, "fidgpt has no equivalent")
+
+
+def content_of(text_or_path: str | Path, kind: str) -> tuple[str, str]:
+    """Return how messages name a file, by its kind if it is a text, and its text."""
+    is_text = isinstance(text_or_path, str)
+    return (f"the {kind} file", text_or_path) if is_text else read_text(str(text_or_path))
+
+
+def refuse(what: str, value: Any, known: Iterable[str] = ()) -> NoReturn:
+    """Raise ConfigError for a value without an equivalent."""
+    hint = f" {suggest(str(value), known)}" if known else ""
+    raise ConfigError(f"fidgpt has no equivalent of {what} {value!r:.80}.{hint}")
+
+
+def shown(value: Any) -> str:
+    """Return a short text of a value for a message."""
+    if isinstance(value, dict | list):
+        return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
+    if isinstance(value, Foreign):
+        return f"{value.tag} {value.value:.60}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value!s:.60}"
+
+
+def _copied(value: Any) -> Any:
+    """Return plain data in which nothing is shared, as by an alias."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [*map(_copied, value)] if isinstance(value, list) else value

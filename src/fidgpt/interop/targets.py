@@ -1,5 +1,6 @@
 """Conversion between graphs and YAML with `_target_` calls, as in Hydra and torchtune."""
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -61,29 +62,21 @@ def read_targets(
       The node of the file's top level, or a dict or list of nodes if that is not a call.
 
     Raises:
-      ConfigErrors: all errors, each with its path. If a name is rejected, nothing that the file
-        names is imported.
-      ConfigError: the extra `hydra` is missing, or cannot read the file.
+      ConfigError: the extra `hydra` is missing or cannot read the file, or something in it is
+        wrong, with its path. If a name is rejected, nothing that the file names is imported.
     """
-    root, errors = read_config(text_or_path, select)
+    root = read_config(text_or_path, select)
     if isinstance(root, dict) and "defaults" in root and not _is_call(root):
         raise ConfigError(
             "defaults: names other files, which a text cannot find; pass the Path of the file."
         )
-    calls = [*_calls(root, "", set())]
-    refusals = [
-        f"{place}: {message}"
-        for place, call in calls
-        if isinstance(name := _name_in(call), str) and (message := _refusal(name, allowed))
-    ]
-    errors += [f"{place}: {message}" for place, call in calls for message in _call_errors(call)]
-    raise_all([*refusals, *errors] if refusals else [])
-    reader = _Reader(allowed, errors)
+    for place, call in _calls(root, "", set()):  # before anything is imported
+        with at(place):
+            _check_call(call, allowed)
     try:
-        graph = reader.value(root, "")
+        graph = _Reader(allowed).value(root, "")
     except RecursionError:
         raise ConfigError("the file is nested too deeply, or contains itself.") from None
-    raise_all(errors)
     nodes(graph)  # raises if a reference leads to a node that contains it
     return graph
 
@@ -104,12 +97,10 @@ class _Reader:
 
     Args:
       allowed: packages whose callables the file may name.
-      errors: gets the errors.
     """
 
-    def __init__(self, allowed: tuple[str, ...], errors: list[str]) -> None:
+    def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
-        self._errors = errors
         self._converted: dict[int, Any] = {}
 
     def value(self, written: Any, path: str, hint: Any = Any, *, in_partial: bool = False) -> Any:
@@ -141,29 +132,29 @@ class _Reader:
         return converted
 
     def _call(self, written: dict[str, Any], path: str, hint: Any, in_partial: bool) -> Any:
-        """Return a node; None, after recording an error, if there is nothing to call."""
-        place, name = path or "the top", _name_in(written)
-        node = self._converted[id(written)] = None
-        is_partial = written.get("_partial_") is True
-        if not isinstance(name, str):  # recorded as an error already
-            return node
-        try:
-            function = _find_target(name, allowed=self._allowed)
-            if _is_lookup(written):
-                node = function
-            elif not callable(function) or is_tag(function):
-                raise ConfigError(f"{name!r:.80} is not a constructor.")
-            else:
-                node = _node_of(fdl.Partial if is_partial else fdl.Config, function)
-                if is_partial and in_partial and _is_factory_for(hint, node):
-                    node = _node_of(fdl.ArgFactory, function)
-        except ConfigError as error:
-            self._errors.append(f"{place}: {error}")
-        except (TypeError, ValueError) as error:  # it has no signature
-            self._errors.append(f"{place}: {name} cannot be configured: {error}.")
+        """Return a node, or the object that a call of `hydra.utils` names."""
+        with at(path or "the top"):
+            node = self._node(written, hint, in_partial)
         self._converted[id(written)] = node
-        if isinstance(node, fdl.Buildable) and not _is_lookup(written):
+        if not _is_lookup(written):
             self._set_arguments(node, written, path)
+        return node
+
+    def _node(self, written: dict[str, Any], hint: Any, in_partial: bool) -> Any:
+        """Return a node without arguments."""
+        name = _name_in(written)
+        function = _find_target(name, allowed=self._allowed)
+        if _is_lookup(written):
+            return function
+        if not callable(function) or is_tag(function):
+            raise ConfigError(f"{name!r:.80} is not a constructor.")
+        is_partial = written.get("_partial_") is True
+        try:
+            node = _node_of(fdl.Partial if is_partial else fdl.Config, function)
+        except (TypeError, ValueError) as error:  # it has no signature
+            raise ConfigError(f"{name} cannot be configured: {error}.") from error
+        if is_partial and in_partial and _is_factory_for(hint, node):
+            return _node_of(fdl.ArgFactory, function)
         return node
 
     def _set_arguments(self, node: fdl.Buildable, written: dict[str, Any], path: str) -> None:
@@ -171,22 +162,23 @@ class _Reader:
         arguments = [*enumerate(written.get("_args_", ()))]
         arguments += [item for item in written.items() if not _is_reserved(str(item[0]))]
         for key, value in arguments:
-            if fiddle.parameter_of(node, key) is None:
-                message = f"{_name_in(written)} has no parameter {key!r:.60}."
-                known = suggest(str(key), [str(name) for name in fiddle.all_arguments(node)])
-                self._errors.append(f"{path or 'the top'}: {message} {known}")
-                continue
+            with at(path or "the top"):
+                _require_parameter(node, key)
             place = walk.join(path, walk.step_to(key))
-            try:
+            in_partial = isinstance(node, _FACTORIES)
+            converted = self.value(value, place, hints.hint_of(node, key), in_partial=in_partial)
+            with at(place):
                 if key in fiddle.raw_arguments(node).keys() - presets:
                     raise ConfigError("is set twice, by name and in _args_.")
-                in_partial = isinstance(node, _FACTORIES)
-                converted = self.value(
-                    value, place, hints.hint_of(node, key), in_partial=in_partial
-                )
                 fiddle.assign(node, key, _fitting(node, key, converted))
-            except (ConfigError, AttributeError, IndexError, TypeError) as error:
-                self._errors.append(f"{place}: {error}")
+
+
+def _require_parameter(node: fdl.Buildable, key: str | int) -> None:
+    if fiddle.parameter_of(node, key) is None:
+        known = suggest(str(key), [str(name) for name in fiddle.all_arguments(node)])
+        raise ConfigError(
+            f"{fdl.get_callable(node).__name__} has no parameter {key!r:.60}. {known}"
+        )
 
 
 def _entries(container: Any) -> list[tuple[Any, Any]]:
@@ -212,17 +204,19 @@ def _is_reserved(key: str) -> bool:
     return len(key) > 2 and key.startswith("_") and key.endswith("_")
 
 
-def _call_errors(written: dict[Any, Any]) -> Iterator[str]:
-    """Yield the errors in the names and settings of a call."""
-    if all(name in written for name in _NAMES):
-        yield "has both _target_ and _component_; keep one of them."
-    if not isinstance(_name_in(written), str):
-        yield "must name what it calls, such as torch.nn.Linear."
+def _check_call(written: dict[Any, Any], allowed: tuple[str, ...]) -> None:
+    """Raise ConfigError for a name that is not allowed, or a wrong setting of a call."""
+    name = _name_in(written)
+    if not isinstance(name, str):
+        raise ConfigError("must name what it calls, such as torch.nn.Linear.")
+    _require_allowed(name, allowed)
     if written.get("_recursive_") is False:
-        yield "_recursive_ must be true; set _partial_: true on nodes to instantiate later."
+        raise ConfigError(
+            "_recursive_ must be true; set _partial_: true on nodes to instantiate later."
+        )
     for key in written:
         if _is_reserved(str(key)) and key not in (*_NAMES, *_SETTINGS):
-            yield f"{key:.60} is unknown. {suggest(key, (*_NAMES, *_SETTINGS))}"
+            raise ConfigError(f"{key:.60} is unknown. {suggest(key, (*_NAMES, *_SETTINGS))}")
 
 
 def _node_of(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
@@ -260,33 +254,28 @@ def _fitting(node: fdl.Buildable, key: str | int, value: Any) -> Any:
         return value
     if isinstance(value, str):
         return read_value(value, hint)
-    remedy = ""
-    if value is None and default is not fdl.NO_VALUE:
-        remedy = f" Remove the line for {default!r:.60}."
-    raise ConfigError(f"must be {hints.name_of(hint)}, not {describe(value)}.{remedy}")
+    raise ConfigError(f"must be {hints.name_of(hint)}, not {describe(value)}.")
 
 
-def _refusal(name: str, allowed: tuple[str, ...]) -> str | None:
-    """Return why a name is not allowed, without importing anything; None if it is."""
+def _require_allowed(name: str, allowed: tuple[str, ...]) -> None:
+    """Raise ConfigError if a file may not name this, without importing anything."""
     parts = name.partition(":")[0].split(".")
     if not all(part.isidentifier() for part in parts) or (len(parts) < 2 and ":" not in name):
-        return f"{name!r:.80} is not a dotted name, such as torch.nn.Linear."
-    if _package(name.replace(":", "."), (*_OWN, *TORCH_MODULES, *allowed)):
-        return None
-    return (
-        f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        "torch.nn, optimizers of torch.optim, and packages that you --allow (in Python, allowed=)."
-    )
+        raise ConfigError(f"{name!r:.80} is not a dotted name, such as torch.nn.Linear.")
+    if not _package(name.replace(":", "."), (*_OWN, *TORCH_MODULES, *allowed)):
+        raise ConfigError(
+            f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
+            "torch.nn, optimizers of torch.optim, and packages that you --allow (in Python, "
+            "allowed=)."
+        )
 
 
 def _find_target(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     """Return the class or function of a dotted name, or of `module:qualname`.
 
     Raises:
-      ConfigError: the name is not allowed, or does not exist.
+      ConfigError: the name does not exist.
     """
-    if message := _refusal(name, allowed):
-        raise ConfigError(message)
     if ":" not in name:
         package = _package(name, allowed)
         name = _split_module(name, package) if package else ":".join(name.rsplit(".", 1))
@@ -323,13 +312,9 @@ def _package(name: str, packages: tuple[str, ...]) -> str | None:
 def _split_module(name: str, package: str) -> str:
     """Insert a colon after the module of a name; this imports its parent packages."""
     module, rest = package, name.removeprefix(package).strip(".").split(".")
-    try:
+    with contextlib.suppress(ModuleNotFoundError):  # the module is not a package
         while len(rest) > 1 and importlib.util.find_spec(f"{module}.{rest[0]}"):
             module = f"{module}.{rest.pop(0)}"
-    except ModuleNotFoundError:
-        pass  # the module is not a package
-    except Exception as error:  # importing a user's package may raise anything
-        raise ConfigError(f"{module} cannot be imported for {name!r:.80}: {error}") from error
     return f"{module}:{'.'.join(rest)}"
 
 
@@ -343,26 +328,23 @@ def write_targets(root: Any) -> str:
     written out.
 
     Raises:
-      ConfigErrors: all values that would not be read back unchanged.
-      ConfigError: the graph cannot be bound, or the extra `hydra` is missing.
+      ConfigError: the graph cannot be bound, the extra `hydra` is missing, or values would not be
+        read back unchanged.
     """
     bound = clone(bind(root))
     has_tags = _drop_tags(bound)
     all_nodes = nodes(bound)
     written: dict[int, Any] = {}
-    errors: list[str] = []
     modules: set[str] = set()
     for node in reversed(all_nodes):
-        try:
+        with at(node.path or "the top"):
             written[id(node.value)] = _written_node(node.value, written, modules)
-        except ConfigError as error:
-            errors.append(f"{node.path or 'the top'}: {error}")
-    raise_all(errors)
     shared = [node for node in all_nodes if len(node.parents) > 1 and _has_nodes(node)]
     places = dict.fromkeys(id(written[id(node.value)]) for node in shared)
     text = write_yaml(_with_references(written[id(bound)], "", places))
     with at("the YAML would not be read back"):
-        again = read_targets(text, allowed=tuple(name for name in modules if _refusal(name, ())))
+        others = [name for name in modules if not _package(name, (*_OWN, *TORCH_MODULES))]
+        again = read_targets(text, allowed=(*others,))
     raise_all(
         [
             f"{change.path or 'the top'}: would change when read back ({change.detail}); annotate "
@@ -427,14 +409,9 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
     count = 1 + max((key for key in arguments if isinstance(key, int)), default=-1)
     names: dict[int, str | int] = dict(enumerate(fiddle.parameters_of(node)))
     unnamed = [key if key in arguments else names.get(key, key) for key in range(count)]
-    for key in unnamed:
-        if key not in arguments:
-            raise ConfigError(f"{key!r} is unset, but positional arguments follow it; set it.")
     if unnamed:
         call["_args_"] = [value_of(arguments[key]) for key in unnamed]
     for key, value in arguments.items():
-        if isinstance(key, str) and _is_reserved(key):
-            raise ConfigError(f"an argument named {key} cannot be written.")
         if key not in unnamed:
             call[str(key)] = value_of(value)
     return call

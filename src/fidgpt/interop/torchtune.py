@@ -5,12 +5,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
-from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, PROJECTIONS, Recipe, model_directives
+from fidgpt.interop.recipes import (
+    FROM_CHECKPOINT,
+    MLP,
+    PROJECTIONS,
+    Mapped,
+    Recipe,
+    content_of,
+    model_directives,
+    refuse,
+)
 
 _COMPONENT = "_component_"
 _ALPACA = {
@@ -33,9 +40,9 @@ _ELSEWHERE = re.compile(
 class _Recipe(Recipe):
     """A conversion, by the components of the file."""
 
-    def section(self, key: str) -> tuple[str, dict[str, Any]]:
+    def component(self, key: str) -> tuple[str, dict[str, Any]]:
         """Remove a component; return the last part of its name, and its arguments."""
-        value = self.left.pop(key, None)
+        value = self.take(key)
         arguments = dict(value) if isinstance(value, dict) else {}
         return str(arguments.pop(_COMPONENT, "")), arguments
 
@@ -59,16 +66,15 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
     Raises:
       ConfigError: the file cannot be read, or is of a recipe or a model that fidgpt does not have.
     """
-    is_text = isinstance(text_or_path, str)
-    name, text = ("the torchtune file", text_or_path) if is_text else read_text(str(text_or_path))
+    name, text = content_of(text_or_path, "torchtune")
     with at(name):
         document = read_yaml(text, schema="omegaconf")
         if not is_torchtune(document) or "model" not in document:
             raise ConfigError("it is no training recipe of torchtune, with a model and a dataset.")
-        recipe = _Recipe(document)
-        loss, options = recipe.section("loss")
+        recipe = _Recipe(document, elsewhere=_ELSEWHERE)
+        loss, options = recipe.component("loss")
         if (kind := loss.rpartition(".")[2]) not in _LOSSES:
-            raise ConfigError(f"fidgpt has no equivalent of the loss {loss or 'none':.80}.")
+            refuse("the loss", loss)
         if "quantizer" in document:
             raise ConfigError("fidgpt has no quantization-aware training (quantizer).")
         adapters = _model(recipe)
@@ -78,7 +84,7 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
         _optimizer(recipe)
         _length(recipe)
         _computation(recipe)
-    return recipe.mapped(_ELSEWHERE)
+    return recipe.mapped()
 
 
 def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
@@ -95,7 +101,7 @@ def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
 
 def _model(recipe: _Recipe) -> dict[str, Any] | None:
     """Map the model; return the settings of its adapters, or None."""
-    component, arguments = recipe.section("model")
+    component, arguments = recipe.component("model")
     path = _checkpoint(recipe, "checkpointer")
     name = component.rpartition(".")[2]
     recipe.directives += [f"config:chat(base={str(path)!r})"] if path else model_directives(name)
@@ -106,27 +112,29 @@ def _model(recipe: _Recipe) -> dict[str, Any] | None:
 
 
 def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
-    component, arguments = recipe.section("dataset")
-    _, tokenizer = recipe.section("tokenizer")
-    recipe.set("seq_len", tokenizer.get("max_seq_len") or _DEFAULT_SEQ_LEN)
+    component, arguments = recipe.component("dataset")
+    _, tokenizer = recipe.component("tokenizer")
+    recipe.wanted["seq_len"] = tokenizer.get("max_seq_len") or _DEFAULT_SEQ_LEN
     if not tokenizer.get("max_seq_len"):
         recipe.note("tokenizer.max_seq_len", None, f"sequences have {_DEFAULT_SEQ_LEN} tokens")
     name, source = component.rpartition(".")[2], arguments.get("source")
     if dpo is not None and name == "stack_exchange_paired_dataset":
         path = source or "lvwerra/stack-exchange-paired"
-        recipe.fiddle("use_hub_preferences", path=path, beta=float(dpo.get("beta", 0.1)))
+        recipe.change("fiddler:use_hub_preferences", path=path, beta=float(dpo.get("beta", 0.1)))
         if smoothing := dpo.get("label_smoothing"):
-            recipe.set("step.preference.label_smoothing", smoothing)
+            recipe.wanted["step.preference.label_smoothing"] = smoothing
     elif name in _ALPACA:
+        path = source or _ALPACA[name]
         train_on = "all" if arguments.get("train_on_input", True) else "assistant"
-        recipe.fiddle("use_hub_conversations", path=source or _ALPACA[name], train_on=train_on)
+        recipe.change("fiddler:use_hub_conversations", path=path, train_on=train_on)
     elif name == "text_completion_dataset" and source:
         field = arguments.get("column") or "text"
-        recipe.fiddle("use_hub_text", path=source, text_field=field)
+        recipe.change("fiddler:use_hub_text", path=source, text_field=field)
     else:
-        raise ConfigError(f"fidgpt has no equivalent of the dataset {component or 'none':.80}.")
+        refuse("the dataset", component)
     split = re.fullmatch(r"train\[:(\d+)%\]", str(arguments.get("split")))
-    recipe.set("data.corpus.validation_fraction", round(1 - int(split[1]) / 100, 2) if split else 0)
+    held_out = round(1 - int(split[1]) / 100, 2) if split else 0
+    recipe.wanted["data.corpus.validation_fraction"] = held_out
     if not split and dpo is None:
         recipe.directives.append("set:evaluators={}")
     if name in _ALPACA and not arguments.get("packed"):
@@ -140,58 +148,58 @@ def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
     modules += MLP if adapters.get("apply_lora_to_mlp") else ()
     rank, alpha = adapters.get("lora_rank", 8), float(adapters.get("lora_alpha", 16))
     dropout = float(adapters.get("lora_dropout", 0.0))
-    name = "use_qlora" if adapters["quantize_base"] else "use_lora"
-    recipe.fiddle(name, rank=rank, alpha=alpha, dropout=dropout, modules=modules)
+    name = "fiddler:use_qlora" if adapters["quantize_base"] else "fiddler:use_lora"
+    recipe.change(name, rank=rank, alpha=alpha, dropout=dropout, modules=modules)
     for key in ("apply_lora_to_output", "use_dora"):
         if adapters.get(key):
             recipe.note(f"model.{key}", True, "fidgpt has no equivalent")
 
 
 def _distillation(recipe: _Recipe) -> None:
-    component, _ = recipe.section("teacher_model")
-    kind, ratio = recipe.section("kd_loss")[0], recipe.left.pop("kd_ratio", 0.5)
+    component, _ = recipe.component("teacher_model")
+    kind, ratio = recipe.component("kd_loss")[0], recipe.take("kd_ratio", 0.5)
     if not component:
         return
     if kind.rpartition(".")[2] not in _TEACHER_LOSSES:
-        raise ConfigError(f"fidgpt has no equivalent of the loss {kind:.80}.")
+        refuse("the loss", kind)
     path = _checkpoint(recipe, "teacher_checkpointer")
     teacher = str(path) if path else model_directives(component.rpartition(".")[2])[0]
-    recipe.fiddle("use_distillation", teacher=teacher, ratio=float(ratio))
+    recipe.change("fiddler:use_distillation", teacher=teacher, ratio=float(ratio))
 
 
 def _optimizer(recipe: _Recipe) -> None:
-    component, arguments = recipe.section("optimizer")
+    component, arguments = recipe.component("optimizer")
     name = component.rpartition(".")[2]
     if name in _SUBSTITUTES:
         recipe.note("optimizer", component, "replaced by AdamW")
     elif name != "AdamW":
-        raise ConfigError(f"fidgpt has no equivalent of the optimizer {component or 'none':.80}.")
+        refuse("the optimizer", component)
     usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
     recipe.adamw(*(arguments.get(key, value) for key, value in usual.items()))
     recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
-    schedule, options = recipe.section("lr_scheduler")
+    schedule, options = recipe.component("lr_scheduler")
     if schedule:
-        recipe.fiddle("use_cosine", min_lr_ratio=0.0)
-        recipe.fiddle("set_warmup", warmup=int(options.get("num_warmup_steps", 0)))
+        recipe.change("fiddler:use_cosine", min_lr_ratio=0.0)
+        recipe.change("fiddler:set_warmup", warmup=int(options.get("num_warmup_steps", 0)))
     else:
-        recipe.fiddle("use_constant")
-        recipe.fiddle("set_warmup", warmup=0)
+        recipe.change("fiddler:use_constant")
+        recipe.change("fiddler:set_warmup", warmup=0)
 
 
 def _length(recipe: _Recipe) -> None:
     names = ("batch_size", "gradient_accumulation_steps", "epochs", "max_steps_per_epoch")
-    size, parts, epochs, steps = (recipe.left.pop(name, None) for name in names)
+    size, parts, epochs, steps = (recipe.take(name) for name in names)
     num_steps = int(steps) * int(epochs or 1) if steps else None
     recipe.length(int(size or 1), int(parts or 1), epochs, num_steps)
 
 
 def _computation(recipe: _Recipe) -> None:
-    if (seed := recipe.left.pop("seed", None)) is not None:
-        recipe.set("seed", seed)
-    if recipe.left.pop("dtype", "bf16") == "fp32":
-        recipe.fiddle("use_float32")
-    recipe.set("max_grad_norm", recipe.left.pop("clip_grad_norm", None))
-    if recipe.left.pop("enable_activation_checkpointing", False):
-        recipe.fiddle("use_recompute")
+    if (seed := recipe.take("seed")) is not None:
+        recipe.wanted["seed"] = seed
+    if recipe.take("dtype", "bf16") == "fp32":
+        recipe.change("fiddler:use_float32")
+    recipe.wanted["max_grad_norm"] = recipe.take("clip_grad_norm")
+    if recipe.take("enable_activation_checkpointing", False):
+        recipe.change("fiddler:use_recompute")
     if recipe.left.get("compile") is True:
-        recipe.fiddle("use_compile")
+        recipe.change("fiddler:use_compile")
