@@ -45,9 +45,7 @@ def use_chat_template(cfg: fdl.Config[Trainer], template: str | None = None) -> 
         template = "chatml"
     corpus.tokenizer.template = template
     add_special_tokens(cfg, template_tokens(template))
-    if find(cfg.model, fdl.get_callable(cfg.model)) and "layout" in fdl.ordered_arguments(
-        cfg.model
-    ):
+    if "layout" in fdl.ordered_arguments(cfg.model):
         use_document_mask(cfg)
 
 
@@ -75,8 +73,8 @@ def use_conversations(
       broken: what becomes of rows that hold no conversation, with an empty answer or with roles out
         of order: `refuse` or `drop`.
     """
-    source = fdl.Config(TextFiles, path)
-    _use(cfg, source, train_on, too_long, template, share, broken)
+    options = {"train_on": train_on, "too_long": too_long, "broken": broken}
+    _use(cfg, fdl.Config(TextFiles, path), template, share, **options)
 
 
 def use_hub_conversations(
@@ -106,19 +104,13 @@ def use_hub_conversations(
     source = fdl.Config(HubDataset, path, split=split)
     if name is not None:
         source.name = name
-    _use(cfg, source, train_on, too_long, template, share, broken)
+    options = {"train_on": train_on, "too_long": too_long, "broken": broken}
+    _use(cfg, source, template, share, **options)
 
 
 def _use(
-    cfg: fdl.Config[Trainer],
-    source: Any,
-    train_on: str,
-    too_long: str,
-    template: str | None,
-    share: float | None,
-    broken: str,
+    cfg: fdl.Config[Trainer], source: Any, template: str | None, share: float | None, **options: str
 ) -> None:
-    options = {"train_on": train_on, "too_long": too_long, "broken": broken}
     source.rows = fdl.Config(Conversations, max_tokens=SeqLen.new(), **options)
     write_chats(cfg, template)
     use_document_mask(cfg)

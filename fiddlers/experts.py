@@ -4,7 +4,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.fiddlers.patterns import repeated, require_depth
+from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import ConfigError, clone_part, find, swapped, title
 from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import Block, LoRALinear, Transformer
@@ -84,7 +84,6 @@ def use_moe(
     """
     if every < 1 or first_dense < 0:
         raise ConfigError(f"{every=} must be 1 or more layers, and {first_dense=} 0 or more.")
-    require_depth(first_dense)
     for model in find(cfg.model, Transformer):
         first, pattern = list(model.first_blocks), list(model.blocks)
         dense = [clone_part(_at(layer, first, pattern)) for layer in range(first_dense)]

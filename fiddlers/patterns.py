@@ -39,7 +39,6 @@ def _every_layer(model: fdl.Buildable[Transformer], num_layers: Any) -> list[fdl
     pattern = model.blocks
     if not isinstance(num_layers, int):
         raise ConfigError("unroll needs model.num_layers to be a number.")
-    require_depth(num_layers)
     first = list(model.first_blocks)[:num_layers]
     rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
     if first:
@@ -60,19 +59,8 @@ def repeated(
       every: how often a layer differs.
       num_layers: layers of the model; if the pattern has that many entries, of which `every` is no
         multiple, it was unrolled, and gets no more.
-
-    Raises:
-      ConfigError: the pattern would be longer than any model.
     """
     length = math.lcm(len(blocks), every)
     if length > every and len(blocks) == num_layers:
         length = len(blocks)
-    require_depth(length)
     return [clone_part(blocks[i % len(blocks)]) for i in range(length)]
-
-
-def require_depth(num_blocks: int) -> None:
-    """Raise ConfigError if a pattern has more entries than any model has layers."""
-    if num_blocks > Transformer.MOST_LAYERS:
-        most = Transformer.MOST_LAYERS
-        raise ConfigError(f"{num_blocks} separate blocks are more than {most}.")

@@ -112,11 +112,8 @@ def test_a_missing_text_is_reported_before_another_one_is_prepared(stream_of, tm
     assert not (tmp_path / "cache").exists()
 
 
-def test_mistakes_are_named(streams: dict[str, data.IndexedStream], stream_of: MakeStream) -> None:
+def test_mistakes_are_named(streams: dict[str, data.IndexedStream]) -> None:
     with pytest.raises(ValueError, match="weight of 'w' has no stream; the streams are x, y, z"):
         mixed(streams, weights={"x": 1, "w": 1})
     with pytest.raises(ValueError, match=r"begin at steps \[5, 5\]"):
         mixed(streams, stages=[data.Stage(begin=5, weights={"x": 1})] * 2)
-    long, short = stream_of(["a" * 200]), stream_of(["b" * 200], seq_len=16)
-    with pytest.raises(data.DataError, match="'long' and 'short' .* sequences of 32 and 16 tokens"):
-        mixed({"long": long, "short": short}, weights={"long": 1, "short": 1})

@@ -231,7 +231,7 @@ def test_the_next_batches_are_made_ahead_and_each_once() -> None:
         assert ahead.batch(step, rank=1, world_size=2).tokens[0, 0] == 100 * step + 12
     wait_until(lambda: len(stream.requested) == 9)
     assert stream.requested == list(range(4, 13))
-    assert stream.threads == {"prefetch"}
+    assert stream.threads == {"prefetch_0"}
 
 
 def test_an_error_is_raised_at_its_step_and_later_steps_are_read() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import random
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import numpy as np
 import pytest
 import tokenizers
 from forked import run_program
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
-from fidgpt.data import encoding
 
 
 @pytest.fixture(scope="module")
@@ -163,60 +161,6 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         assert "BPETokenizer(vocab_size" in str(caught.value)
 
 
-def splitting(pre_tokenizer: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
-    """A small BPE whose merges cross every boundary that its pre-tokenizer leaves."""
-    backend = tokenizers.Tokenizer(models.BPE())
-    if pre_tokenizer is not None:
-        backend.pre_tokenizer = pre_tokenizer
-    if normalizer is not None:
-        backend.normalizer = normalizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=320,
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    backend.train_from_iterator([PARAGRAPHS], trainer)
-    return backend
-
-
-def own_backend() -> tokenizers.Tokenizer:
-    built: Any = data.BPETokenizer(vocab_size=300).build([PARAGRAPHS])
-    return built._backend
-
-
-PARAGRAPHS = "".join(
-    f"def f{n}(x):\n    return x  \n\nNow é e\u0301 word-{n}, 1{n}23. It\n\t is  so\nA b\n \nC d\n"
-    for n in range(40)
-)
-GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
-
-
-@pytest.mark.parametrize(
-    ("backend", "is_cut"),
-    [
-        (own_backend, True),
-        (lambda: splitting(GPT2), True),
-        (lambda: splitting(GPT2, normalizers.NFC()), True),
-        (lambda: splitting(pre_tokenizers.Split(" ", "isolated")), True),
-        (lambda: splitting(pre_tokenizers.Split("\n", "merged_with_next")), False),
-        (lambda: splitting(None), False),
-    ],
-    ids=["own", "gpt2", "normalized", "spaces", "lines", "none"],
-)
-def test_a_long_text_has_the_ids_of_its_pieces(
-    backend: Callable[[], tokenizers.Tokenizer], is_cut: bool
-) -> None:
-    tokenizer = backend()
-    whole = encoding.encode(tokenizer, PARAGRAPHS)
-    for size in (30, 333):
-        parts = list(encoding.pieces(tokenizer, PARAGRAPHS, piece_chars=size))
-        assert "".join(parts) == PARAGRAPHS
-        assert (len(parts) > 2) == is_cut
-        assert sum((encoding.encode(tokenizer, part) for part in parts), array("I")) == whole
-        assert encoding.encode(tokenizer, PARAGRAPHS, piece_chars=size) == whole
-    assert not encoding.encode(tokenizer, "")
-
-
 def changed(bpe: data.Tokenizer, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """The file of a tokenizer, with something else in it."""
     bpe.save(path)
@@ -244,30 +188,30 @@ def replacing(file: dict[str, Any], pattern: str = "zqxj") -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),
-    "replace": (replacing, "normalizer Replace changes texts"),
-    "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "normalizer NFKC"),
+    "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "'The Zebra .* 'the z"),
+    "replace": (replacing, "its normalizer Replace changes texts"),
+    "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "it changes"),
     "prefix": (
         lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True),
-        "with add_prefix_space",
+        "it changes 'The Zebra .* ' The",
     ),
-    "removed": (removing, "pre-tokenizer Split, which removes"),
-    "added": (added("<tool>", rstrip=True), "added token '<tool>', which strips"),
+    "removed": (removing, "its pre-tokenizer Split, which removes"),
+    "added": (added("<tool>", rstrip=True), "'a <tool> b' to 'a <tool>b'"),
     "alphabet": (
         lambda file: (
             file["model"].update(merges=[]),
             file["model"]["vocab"].pop("T"),
             file["model"]["vocab"].pop("Z"),
         ),
-        r"no token for 2 bytes such as 0x54, 0x5a",
+        "it changes 'The Zebra .* 'he ebra",
     ),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_files_that_change_texts_are_refused_by_what_changes_them(name, bpe, tmp_path: Path):
+def test_files_that_change_texts_are_refused(name, bpe, tmp_path: Path):
     change, message = CHANGES[name]
-    with pytest.raises(data.DataError, match=f"loses text: its .*{message}"):
+    with pytest.raises(data.DataError, match=f"loses text: .*{message}"):
         data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", change))
 
 

@@ -1,11 +1,10 @@
 """Directories of array files with an index.json: written once, verified and read."""
 
-import contextlib
 import functools
 import json
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +95,6 @@ class IndexedDirectory:
         if version != FORMAT_VERSION:
             raise self.damaged(f"its format is version {version}, not {FORMAT_VERSION}")
         return index
-
-    @contextlib.contextmanager
-    def checking_index(self) -> Iterator[None]:
-        """Convert errors about entries of the index to DataError."""
-        try:
-            yield
-        except DataError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"its {INDEX} has a missing or wrong entry ({error!s:.200})"
-            raise self.damaged(reason) from error
 
     def check_size(self, file: str, *, size: int) -> None:
         """Raise DataError unless a file exists and has this many bytes."""

@@ -197,8 +197,7 @@ class Mixture(IndexedStream):
         """Prepare every stream.
 
         Raises:
-          DataError: a text is missing (before any is prepared), or the streams differ in tokenizer
-            or sequence length.
+          DataError: a text is missing (before any is prepared), or the streams differ in tokenizer.
         """
         if self._is_prepared:
             return
@@ -307,23 +306,17 @@ def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
 
 
 def _check_alike(streams: Mapping[str, IndexedStream]) -> None:
-    """Raise DataError unless all streams have the same tokens and sequences of the same length."""
+    """Raise DataError unless all streams have the same tokens."""
     first, *_ = streams
-    expected: tuple[Any, ...] = ()
+    expected: Any = None
     for name, stream in streams.items():
         tokens = stream.tokenizer.token_values(), stream.tokenizer.end_of_text
-        seq_len = stream.rows(np.zeros(1, dtype=np.int64)).inputs.shape[1]
-        expected = expected or (tokens, seq_len)
-        if tokens != expected[0]:
+        expected = expected or tokens
+        if tokens != expected:
             raise DataError(
                 f"The texts {first!r} and {name!r} of the mixture have different tokenizers: "
-                f"{len(expected[0][0])} and {len(tokens[0])} tokens that differ.\n"
+                f"{len(expected[0])} and {len(tokens[0])} tokens that differ.\n"
                 "Use one TokenizerFile(path) for all, or CorpusTokenizer(corpus) of the first."
-            )
-        if seq_len != expected[1]:
-            raise DataError(
-                f"The texts {first!r} and {name!r} of the mixture have sequences of {expected[1]} "
-                f"and {seq_len} tokens.\nSet the same seq_len for both."
             )
 
 
@@ -361,6 +354,4 @@ def annealed(
 
 def _shares(weights: Weights) -> dict[str, float]:
     total = float(sum(weights.values()))
-    if total <= 0 or min(weights.values()) < 0:
-        raise ValueError(f"weights {dict(weights)} must not be negative or all zero.")
     return {name: float(weight) / total for name, weight in weights.items()}

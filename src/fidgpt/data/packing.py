@@ -238,15 +238,14 @@ class _Bins:
         self, corpus: PreparedCorpus, files: IndexedDirectory, *, seq_len: int, seed: int
     ) -> None:
         index = files.read_index()
-        with files.checking_index():
-            self._counts = np.array(index["counts"], dtype=np.int64)  # of pieces of each length
-            words = f"{FORMAT_VERSION} {corpus.checksum} {seq_len} {index['sha256']}"
-            if index["corpus"] != corpus.checksum or len(self._counts) != seq_len + 1:
-                raise files.damaged("it belongs to another corpus")
-            size = int(self._counts.sum()) * _PIECE.itemsize
-            files.check_size(_PIECES, size=size)
-            if size < VERIFIED_BELOW_BYTES:
-                files.check_hash(_PIECES, sha256=index["sha256"])
+        self._counts = np.array(index["counts"], dtype=np.int64)  # of pieces of each length
+        words = f"{FORMAT_VERSION} {corpus.checksum} {seq_len} {index['sha256']}"
+        if index["corpus"] != corpus.checksum or len(self._counts) != seq_len + 1:
+            raise files.damaged("it belongs to another corpus")
+        size = int(self._counts.sum()) * _PIECE.itemsize
+        files.check_size(_PIECES, size=size)
+        if size < VERIFIED_BELOW_BYTES:
+            files.check_hash(_PIECES, sha256=index["sha256"])
         self.checksum = hashlib.sha256(words.encode()).hexdigest()
         self._pieces = ArrayFile(files.path / _PIECES, _PIECE)
         self._first_pieces = np.cumsum(self._counts) - self._counts

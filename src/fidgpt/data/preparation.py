@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
 _SECONDS_BETWEEN_LINES = 10.0
-SECONDS_BETWEEN_TICKS = 5.0  # of a phase that reports no progress
 _HASH_RANGE = 1 << 64
 
 
@@ -227,8 +225,7 @@ class _Preparation:
             on_document=self._progress.advance,
         )
         self._progress.phase("Building the tokenizer")
-        with self._progress.ticking():
-            tokenizer = self._corpus.tokenizer.build(surveyed.sample)
+        tokenizer = self._corpus.tokenizer.build(surveyed.sample)
         tokenizer.save(self._directory / TOKENIZER)
         for path in self._directory.iterdir():
             sync(path)  # before a record or an index refers to it
@@ -356,23 +353,6 @@ class PreparationProgress:
             left = datetime.timedelta(seconds=round(pace * (self._total - self._done)))
             line += f" of {self._total / 1e6:.1f} MB, {left} left"
         self.print(line)
-
-    @contextlib.contextmanager
-    def ticking(self) -> Iterator[None]:
-        """Print the time of the phase now and then, while a call reports no progress."""
-        ended = threading.Event()
-
-        def tick() -> None:
-            while not ended.wait(SECONDS_BETWEEN_TICKS):
-                self.print(f"{self._name}: {time.monotonic() - self._began:.0f} s")
-
-        thread = threading.Thread(target=tick, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
     def print(self, line: str) -> None:
         """Print a line unless progress is hidden."""

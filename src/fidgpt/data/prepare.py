@@ -17,13 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started = time.perf_counter()
     try:
         corpus = _prepare(options)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        if error.filename is None:
-            raise
-        print(f"error: {error.filename} cannot be used: {error.strerror}.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Stopped; the same command resumes after the last finished shard.", file=sys.stderr)

@@ -200,9 +200,7 @@ class Split:
       events: number of documents that were shortened or dropped, by the reason.
     """
 
-    def __init__(
-        self, directory: IndexedDirectory, *, entry: dict[str, Any], dtype: str, vocab_size: int
-    ) -> None:
+    def __init__(self, directory: IndexedDirectory, *, entry: dict[str, Any], dtype: str) -> None:
         self.shards = [Shard(**shard) for shard in entry["shards"]]
         self.num_documents: int = entry["documents"]
         self.num_tokens: int = entry["tokens"]
@@ -210,10 +208,6 @@ class Split:
         self.num_counted: int = entry["counted"]
         self.events: dict[str, int] = entry["events"]
         self._dtype = np.dtype(dtype).newbyteorder("<")
-        self._vocab_size = vocab_size
-        self._directory = directory
-        if self.num_tokens != sum(shard.tokens for shard in self.shards):
-            raise ValueError(f"the shards do not add up to {self.num_tokens} tokens")
         for shard in self.shards:
             directory.check_size(shard.file, size=shard.tokens * self._dtype.itemsize)
             directory.check_size(shard.ends_file, size=shard.documents * _ENDS.itemsize)
@@ -244,7 +238,6 @@ class Split:
                 if counted is not None and (mask := self._masks[number]):
                     mask.read_into(counted[place], begin=begin)
                 begin, number, filled = 0, number + 1, stop
-        self._check_tokens(tokens, starts=starts)
         return Batch.of(tokens.astype(np.int64), counted)
 
     def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
@@ -264,17 +257,6 @@ class Split:
                 before = int(behind[-1])
                 yield bounds + start
 
-    def _check_tokens(self, rows: NDArray[Any], *, starts: NDArray[np.int64]) -> None:
-        """Raise DataError if a token id is not in the vocabulary."""
-        if not rows.size or int(rows.max()) < self._vocab_size:
-            return
-        row, column = divmod(int(rows.argmax()), rows.shape[1])
-        shard = int(np.searchsorted(self._starts, starts[row] + column, side="right")) - 1
-        raise self._directory.damaged(
-            f"{self.shards[shard].file} was altered: it has the token {rows[row, column]}, but the "
-            f"tokenizer has only {self._vocab_size} tokens"
-        )
-
 
 class PreparedCorpus:
     """A corpus directory written by `Corpus.prepare`.
@@ -292,24 +274,18 @@ class PreparedCorpus:
                 f"Prepare one with: python -m fidgpt.data.prepare --out {directory}"
             )
         index = self._files.read_index()
-        with self._files.checking_index():
-            self.key: str = index["key"]
-            self.dtype: str = index["dtype"]
-            self._tokenizer_files: dict[str, str] = index["tokenizer_files"]
-            for file, sha256 in self._tokenizer_files.items():
-                self._files.check_hash(file, sha256=sha256)
-            self.tokenizer = load_tokenizer(self.directory / TOKENIZER)
-            self.train, self.validation = (
-                Split(
-                    self._files,
-                    entry=index["splits"][name],
-                    dtype=self.dtype,
-                    vocab_size=self.tokenizer.vocab_size,
-                )
-                for name in SPLITS
-            )
-            if self.num_bytes_on_disk < VERIFIED_BELOW_BYTES:
-                self.verify()
+        self.key: str = index["key"]
+        self.dtype: str = index["dtype"]
+        self._tokenizer_files: dict[str, str] = index["tokenizer_files"]
+        for file, sha256 in self._tokenizer_files.items():
+            self._files.check_hash(file, sha256=sha256)
+        self.tokenizer = load_tokenizer(self.directory / TOKENIZER)
+        splits = index["splits"]
+        self.train, self.validation = (
+            Split(self._files, entry=splits[name], dtype=self.dtype) for name in SPLITS
+        )
+        if self.num_bytes_on_disk < VERIFIED_BELOW_BYTES:
+            self.verify()
 
     @property
     def num_bytes_on_disk(self) -> int:
@@ -344,14 +320,10 @@ class PreparedCorpus:
         is_whole = 0 < count == split.num_counted and not split.events
         if not (changes and is_whole):
             return sizes
-        written = sum(
-            int(
-                sizes[
-                    split.read(np.array([begin]), length=min(_AT_ONCE, count - begin)).tokens
-                ].sum()
-            )
-            for begin in range(0, count, _AT_ONCE)
-        )
+        written = 0
+        for begin in range(0, count, _AT_ONCE):
+            tokens = split.read(np.array([begin]), length=min(_AT_ONCE, count - begin)).tokens
+            written += int(sizes[tokens].sum())
         if written == split.num_bytes:
             return sizes
         print(

@@ -105,24 +105,15 @@ class Fields(NamedTuple):
         Raises:
           DataError: the row has no text, or spans that are not in it.
         """
-        is_row = isinstance(row, Mapping)
-        if not is_row or not isinstance(row.get(self.text, 0), str | None):
-            if is_row and self.text not in row:
-                held = f"the fields {', '.join(row)}"
-            else:
-                held = type(row[self.text] if is_row else row).__name__
+        if not isinstance(row, Mapping) or not isinstance(row.get(self.text, 0), str | None):
             raise DataError(
-                f"{place} has no text in the field {self.text!r}; it holds {held}.\n"
+                f"{place} has no text in the field {self.text!r}; it holds {row!r:.80}.\n"
                 "Name the field with text_field=... (or --text_field)."
             )
         text, spans = row[self.text] or "", row.get(self.counted)
         if not text or spans is None:
             return text
-        try:
-            is_right = all(0 <= begin <= stop <= len(text) for begin, stop in spans)
-        except (TypeError, ValueError):
-            is_right = False
-        if not is_right:
+        if not all(0 <= begin <= stop <= len(text) for begin, stop in spans):
             raise DataError(
                 f"{place} has {spans!r:.80} in the field {self.counted!r}: it must be a list of "
                 f"pairs of characters from 0 to {len(text)}, the length of the text."
@@ -194,10 +185,10 @@ class TextFiles:
 
     def __post_init__(self) -> None:
         require_size(document_chars=self.document_chars)
-        if "://" in str(self.path):
+        if not str(self.path) or "://" in str(self.path):
             raise ValueError(
-                f"path={str(self.path)!r} is a URL, and a text is read from this machine: download "
-                "it, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
+                f"path={str(self.path)!r} must be a file or folder of this machine: download the "
+                "text, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
             )
 
     def documents(self) -> Iterator[Document]:
@@ -240,37 +231,24 @@ class TextFiles:
         )
 
     def _files(self) -> list[Path]:
-        try:
-            return self._files_in(Path(self.path).expanduser())
-        except OSError as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            place = getattr(error, "filename", None) or self.path
-            raise self._wrong_path(f"{place} cannot be accessed: {reason}") from error
-
-    def _files_in(self, root: Path) -> list[Path]:
-        if not str(self.path):
-            raise self._wrong_path("The path of the text is empty")
+        root = Path(self.path).expanduser()
         if root.is_dir():
-            paths = _walk(root, is_strict=True)
+            paths = _walk(root, follows_links=True)
             for path in paths:
                 require_one_split(path)
             files = [path for path in paths if self._wanted(path)]
-            if not files:
-                patterns = " or ".join(self.patterns)
-                raise self._wrong_path(
-                    f"{root} is a folder without text: no non-empty file in it matches {patterns}"
-                )
-            return files
-        if not root.exists():
-            raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
-        if root.stat().st_size == 0:
-            raise self._wrong_path(f"{root} is empty")
-        return [root]
-
-    def _wrong_path(self, reason: str) -> DataError:
-        return DataError(
-            f"{reason}.\nGive a readable text, .jsonl or .parquet file, or a folder of them."
-        )
+            patterns = " or ".join(self.patterns)
+            problem = f"is a folder without text: no non-empty file in it matches {patterns}"
+        elif root.exists():
+            files, problem = [root] if root.stat().st_size else [], "is empty"
+        else:
+            files, problem = [], f"does not exist (the current directory is {Path.cwd()})"
+        if not files:
+            raise DataError(
+                f"{root} {problem}.\nGive a readable text, .jsonl or .parquet file, or a folder of "
+                "them."
+            )
+        return files
 
     def _wanted(self, path: Path) -> bool:
         matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
@@ -294,7 +272,7 @@ class RemoteFiles:
         """Raise DataError if the package of the store is not installed."""
         import fsspec.utils
 
-        with self._explaining():
+        with _explaining(self.url, _OF_STORE):
             fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
 
     def documents(self) -> Iterator[Document]:
@@ -303,7 +281,7 @@ class RemoteFiles:
         with tempfile.TemporaryDirectory() as folder:
             for name in files:
                 copy = Path(folder, Path(name).name)
-                with self._explaining():
+                with _explaining(self.url, _OF_STORE):
                     system.get_file(name, str(copy))
                 yield from TextFiles(copy, text_field=self.text_field).documents()
                 copy.unlink()
@@ -312,7 +290,7 @@ class RemoteFiles:
         """Return the URL, and a hash of the names of files and of what the store knows of them."""
         system, files = self._listed()
         digest = hashlib.sha256()
-        with self._explaining():
+        with _explaining(self.url, _OF_STORE):
             for name in files:
                 digest.update(f"{name}\0{system.size(name)}\0{system.ukey(name)}\n".encode())
         return f"remote {self.url} {self.text_field} {digest.hexdigest()}"
@@ -325,7 +303,7 @@ class RemoteFiles:
         """
         import fsspec
 
-        with self._explaining():
+        with _explaining(self.url, _OF_STORE):
             system, path = fsspec.url_to_fs(self.url)
             found = system.find(path, detail=True)
         names = [name for name, facts in found.items() if facts["size"]]
@@ -339,16 +317,6 @@ class RemoteFiles:
                 f"{self.url} has no file that is not empty and matches {self.patterns}."
             )
         return system, wanted
-
-    @contextlib.contextmanager
-    def _explaining(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # stores raise exceptions of all kinds
-            raise DataError(
-                f"{self.url} cannot be read: {error}.\nCheck the address and the access to it, and "
-                "that the package of its store is installed."
-            ) from error
 
 
 @dataclass(eq=False)
@@ -381,7 +349,7 @@ class HubDataset:
     def documents(self) -> Iterator[Document]:
         """Yield the texts of the split in order, without empty ones."""
         commit, reader = self._resolved(), self.rows or Fields(self.text_field)
-        with self._explaining("read"):
+        with _explaining(f"the dataset {self.path} ({self.split})", _OF_HUB):
             rows = self._library().load_dataset(
                 self.path, name=self.name, split=self.split, revision=commit, streaming=True
             )
@@ -406,25 +374,34 @@ class HubDataset:
             self._library()
             from huggingface_hub import HfApi  # a dependency of `datasets`
 
-            with self._explaining(f"resolve {self.revision!r} of"):
+            with _explaining(f"{self.revision!r} of the dataset {self.path}", _OF_HUB):
                 self._commit = str(HfApi().dataset_info(self.path, revision=self.revision).sha)
         return self._commit
-
-    @contextlib.contextmanager
-    def _explaining(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except DataError:
-            raise
-        except Exception as error:  # the library and the network raise exceptions of all kinds
-            raise DataError(
-                f"Cannot {action} the dataset {self.path} ({self.split}): {error}.\nCheck the "
-                "network and the names of the dataset, its configuration, split and revision."
-            ) from error
 
     def _library(self) -> Any:
         purpose = f"Reading {self.path} from the hub"
         return import_extra("datasets", extra="datasets", purpose=purpose)
+
+
+_OF_STORE = (
+    "Check the address and the access to it, and that the package of its store is installed."
+)
+_OF_HUB = "Check the network and the names of the dataset, its configuration, split and revision."
+
+
+@contextlib.contextmanager
+def _explaining(what: str, remedy: str) -> Iterator[None]:
+    """Name what could not be read, and the remedy.
+
+    Raises:
+      DataError: something was raised inside.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # stores, libraries and the network raise exceptions of all kinds
+        raise DataError(f"Cannot read {what}: {error}.\n{remedy}") from error
 
 
 def kind_of(path: Path) -> str:
@@ -594,22 +571,23 @@ def require_one_split(path: Path) -> None:
         )
 
 
-def _walk(root: Path, *, skip: Iterable[str] = (), is_strict: bool = False) -> list[Path]:
+def _walk(root: Path, *, skip: Iterable[str] = (), follows_links: bool = False) -> list[Path]:
     """Return all files below a folder that are not hidden, sorted by relative path.
 
     Args:
       root: the folder.
       skip: names of folders to skip.
-      is_strict: whether to follow links to folders, each folder once, and to raise for unreadable
-        folders.
+      follows_links: whether to follow links to folders, each folder once.
+
+    Raises:
+      DataError: a folder cannot be listed.
     """
 
     def fail(error: OSError) -> None:
-        raise error
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}.")
 
     files, seen = [], set[str]()
-    on_error = fail if is_strict else None
-    for folder, folders, names in os.walk(root, onerror=on_error, followlinks=is_strict):
+    for folder, folders, names in os.walk(root, onerror=fail, followlinks=follows_links):
         hidden = {"__pycache__", *skip}
         folders[:] = sorted(name for name in folders if name not in hidden and name[0] != ".")
         if (place := os.path.realpath(folder)) in seen:
@@ -617,9 +595,8 @@ def _walk(root: Path, *, skip: Iterable[str] = (), is_strict: bool = False) -> l
             continue
         seen.add(place)
         files += [Path(folder, name) for name in names if name[0] != "."]
-    return sorted(
-        (path for path in files if path.is_file()), key=lambda path: path.relative_to(root).parts
-    )
+    files = [path for path in files if path.is_file()]
+    return sorted(files, key=lambda path: path.relative_to(root).parts)
 
 
 def _fingerprint(files: list[Path], *, root: Path) -> str:

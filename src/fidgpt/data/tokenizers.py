@@ -15,7 +15,6 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
 from fidgpt.data.lossless import change_of
 from fidgpt.data.sentence_pieces import (
@@ -236,7 +235,7 @@ class ByteLevelTokenizer(Tokenizer):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(_token_values(backend))
-        disable_special_tokens(backend)
+        _disable_special_tokens(backend)
         if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
             backend.model.dropout = None
         self._backend = backend
@@ -247,7 +246,7 @@ class ByteLevelTokenizer(Tokenizer):
         self._settings = dict(settings or {})
         self._spelling = spelling(backend) if has_space_letter(backend) else None
         if self._spelling is not None:
-            disable_special_tokens(self._spelling)
+            _disable_special_tokens(self._spelling)
         # One that transformers wrote does as its settings say, or its post-processor.
         says = self._settings.get("add_bos_token", "tokenizer_class" not in self._settings)
         self.puts_begin = bool(says) or backend.encode("").ids[:1] == [self.begin_of_text]
@@ -278,9 +277,9 @@ class ByteLevelTokenizer(Tokenizer):
         return [np.frombuffer(self._encode(text), np.uint32) for text in texts]
 
     def _encode(self, text: str) -> "array[int]":
-        ids = encode(self._backend, text)
+        ids = _ids_of(self._backend, text)
         if self._spelling is not None and any(not self._values[token] for token in ids):
-            return encode(self._spelling, text)
+            return _ids_of(self._spelling, text)
         return ids
 
     def normalize(self, text: str) -> str:
@@ -310,6 +309,21 @@ class ByteLevelTokenizer(Tokenizer):
     def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
         settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
         return ByteLevelTokenizer(self._backend, end_of_text=end_of_text, settings=settings)
+
+
+def _disable_special_tokens(backend: tokenizers.Tokenizer) -> None:
+    """Disable padding, truncation and the parsing of special tokens."""
+    # Text that spells a special token is encoded as text: a document cannot end itself.
+    backend.encode_special_tokens = True
+    backend.no_padding()
+    backend.no_truncation()
+
+
+def _ids_of(backend: tokenizers.Tokenizer, text: str) -> "array[int]":
+    """Return the ids of a text; the calling thread encodes without the GIL."""
+    # A batch of one, since a larger one goes to the library's own threads.
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    return array("I", encoding.ids)  # three times as fast as numpy's conversion of a list
 
 
 def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
@@ -417,9 +431,6 @@ _PATTERN = (
 )
 
 
-_MAX_TOKENS = 10_000_000  # the library allocates all of them before it reads any text
-
-
 class BPETokenizer:
     """Byte-pair encoding over bytes, trained on the corpus (Sennrich et al. 2016).
 
@@ -444,10 +455,10 @@ class BPETokenizer:
         sample_bytes: int = 32 * 1024 * 1024,
     ) -> None:
         least = 257 + len(special_tokens)
-        if not least <= vocab_size <= _MAX_TOKENS:
+        if vocab_size < least:
             raise ValueError(
-                f"{vocab_size=} must be from {least} (256 bytes, the end of text and "
-                f"{len(special_tokens)} special tokens) to {_MAX_TOKENS}."
+                f"{vocab_size=} must be {least} or more: 256 bytes, the end of text and "
+                f"{len(special_tokens)} special tokens."
             )
         require_size(sample_bytes=sample_bytes)
         self.vocab_size = vocab_size
@@ -546,21 +557,17 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     model, added = content["model"], content.get("added_tokens", ())
     is_plain = content.get("normalizer") is None and model.get("merges") == []
     if is_plain and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
-        try:
-            names = sorted((token["id"], token["content"]) for token in added)
-            special = [name for number, name in names if number > 256]
-            tokenizer = ByteTokenizer(special_tokens=special)
-            template = _settings_beside(path).get("chat_template")
-            return tokenizer.for_chat(template, end_of_text=END_OF_TEXT) if template else tokenizer
-        except (KeyError, TypeError) as error:
-            raise _unreadable(path, "its added tokens are damaged") from error
+        names = sorted((token["id"], token["content"]) for token in added)
+        tokenizer = ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
+        template = _settings_beside(path).get("chat_template")
+        return tokenizer.for_chat(template, end_of_text=END_OF_TEXT) if template else tokenizer
     try:
         backend = _from_str(text)
         if has_space_letter(backend):
             backend = _from_str(json.dumps(without_stripping(content)))
     except Exception as error:  # the library raises plain Exception
         raise _unreadable(path, str(error)) from error
-    types = _decoder_types(content.get("decoder"))
+    types = [str(part.get("type")) for part in parts_of(content.get("decoder"), "decoders")]
     if "ByteLevel" not in types and not has_space_letter(backend):
         raise DataError(
             f"{path} has the decoder {types[0] if types else 'none'!r}, but fidgpt needs a "
@@ -587,11 +594,6 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
         f"{path} has {wanted}; its special tokens are {', '.join(special[:12]) or 'none'}.\n"
         'Name the one that ends a document: TokenizerFile(path, end_of_text="...").'
     )
-
-
-def _decoder_types(decoder: Any) -> list[str]:
-    """Return the names of the parts of a decoder in a tokenizer.json."""
-    return [str(part.get("type")) for part in parts_of(decoder, "decoders")]
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
