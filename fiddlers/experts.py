@@ -86,7 +86,8 @@ def use_moe(
         raise ConfigError(f"{every=} must be 1 or more layers, and {first_dense=} 0 or more.")
     for model in find(cfg.model, Transformer):
         first, pattern = list(model.first_blocks), list(model.blocks)
-        dense = [clone_part(_at(layer, first, pattern)) for layer in range(first_dense)]
+        every_layer = [*first, *(pattern[i % len(pattern)] for i in range(len(first), first_dense))]
+        dense = [clone_part(block) for block in every_layer[:first_dense]]
         blocks = pattern
         if every > 1:
             blocks = repeated(pattern, every, num_layers=model.num_layers)
@@ -171,21 +172,14 @@ def with_mlp(mlp: Any, kind: Any) -> Any:
     is_separate = fdl.get_callable(mlp.experts) is SeparateExperts
     mlp.experts = _experts_of(_adapted(_mlp_of(mlp.experts) if is_separate else mlp.experts, kind))
     if mlp.shared is not None:
-        holder = mlp.shared if fdl.get_callable(mlp.shared) is GatedShared else None
-        if holder is None:
-            mlp.shared = swapped(mlp.shared, kind)
-        else:
-            holder.mlp = swapped(holder.mlp, kind)
+        is_gated = fdl.get_callable(mlp.shared) is GatedShared
+        holder, name = (mlp.shared, "mlp") if is_gated else (mlp, "shared")
+        setattr(holder, name, swapped(getattr(holder, name), kind))
     return mlp
 
 
 def _calls(part: Any, *kinds: Any) -> bool:
     return isinstance(part, fdl.Buildable) and fdl.get_callable(part) in kinds
-
-
-def _at(layer: int, first: list[Any], pattern: list[Any]) -> Any:
-    """Return the block of a layer, by the repeating pattern."""
-    return first[layer] if layer < len(first) else pattern[layer % len(pattern)]
 
 
 def _use_mlps(part: Any) -> None:

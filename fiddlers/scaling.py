@@ -63,10 +63,6 @@ def make_depth(cfg: fdl.Config[Trainer], depth: int = 12, multiple_of: int = 8) 
       multiple_of: batches are a multiple of this and of a power of two, so that they can be split
         evenly over processes; set the number of processes if it does not divide 8.
     """
-    if depth < 1:
-        raise ConfigError(f"{depth=} must be 1 or more.")
-    if multiple_of < 1:
-        raise ConfigError(f"{multiple_of=} must be 1 or more sequences.")
     cfg.model.num_layers = depth
     cfg.model.hidden_dim = make_formula(cfg, "64 * {model.num_layers}")
     for mixer in find(cfg.model, *ATTENTIONS, *RECURRENT):

@@ -354,4 +354,6 @@ def annealed(
 
 def _shares(weights: Weights) -> dict[str, float]:
     total = float(sum(weights.values()))
+    if total <= 0 or min(weights.values()) < 0:
+        raise ValueError(f"weights {dict(weights)} must not be negative or all zero.")
     return {name: float(weight) / total for name, weight in weights.items()}

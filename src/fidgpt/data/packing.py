@@ -3,7 +3,6 @@
 import bisect
 import functools
 import hashlib
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -87,7 +86,7 @@ class Windows:
 
 
 _PIECES = "pieces.bin"
-PIECES_AT_ONCE = 1 << 16
+DOCUMENTS_AT_ONCE = 1 << 16
 _PIECE = np.dtype("<u8")
 
 
@@ -113,11 +112,8 @@ def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
     """Yield the pieces of one chunk of documents at a time, in order: see `_pieces_of`."""
-    for bounds in split.document_bounds(at_once=PIECES_AT_ONCE):
-        pieces = np.cumsum(-(-np.diff(bounds) // capacity))
-        parts = np.flatnonzero(np.diff(pieces // PIECES_AT_ONCE)) + 1
-        for begin, stop in itertools.pairwise([0, *parts.tolist(), len(pieces)]):
-            yield _pieces_of(bounds[begin : stop + 1], capacity=capacity)
+    for bounds in split.document_bounds(at_once=DOCUMENTS_AT_ONCE):
+        yield _pieces_of(bounds, capacity=capacity)
 
 
 def _pieces_of(
@@ -323,14 +319,11 @@ def _mixed(values: NDArray[np.int64], *, salt: int) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-_DOCUMENTS_AT_ONCE = 1 << 20
-
-
 def shuffle_and_concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
     """Concatenate as `concatenate` does, with documents in a new random order in each epoch.
 
     Documents then have different neighbors in each epoch, and are cut at different positions. Takes
-    24 bytes of memory per document, and some time at the start of an epoch.
+    24 bytes of memory per document, and at the start of an epoch some time and as much again.
 
     Args:
       corpus: the text.
@@ -353,6 +346,7 @@ class _Shuffled:
         self.num_sequences = num_sequences
         self.checksum = hashlib.sha256(f"shuffled {corpus.checksum}".encode()).hexdigest()
         self._split = corpus.train
+        self._bounds = corpus.train.bounds()
         self._seq_len = seq_len
         self._seed = seed
         # Two, because a batch may span two epochs.
@@ -382,21 +376,5 @@ class _Shuffled:
 
     def _stops_of(self, epoch: int) -> NDArray[np.int64]:
         """Return the end offset of each document in the order of an epoch."""
-        count = self._split.num_documents
-        sizes = np.empty(count, dtype=np.int64)
-        for begin in range(0, count, _DOCUMENTS_AT_ONCE):
-            documents = self._documents(begin, min(begin + _DOCUMENTS_AT_ONCE, count), epoch=epoch)
-            sizes[begin : begin + _DOCUMENTS_AT_ONCE] = (
-                self._bounds[documents + 1] - self._bounds[documents]
-            )
-        return np.cumsum(sizes, out=sizes)
-
-    @functools.cached_property
-    def _bounds(self) -> NDArray[np.int64]:
-        """The offset of each document, followed by the total number of tokens."""
-        bounds = np.zeros(self._split.num_documents + 1, dtype=np.int64)
-        filled = 0
-        for some in self._split.document_bounds(at_once=_DOCUMENTS_AT_ONCE):
-            bounds[filled + 1 : filled + len(some)] = some[1:]
-            filled += len(some) - 1
-        return bounds
+        order = self._documents(0, self._split.num_documents, epoch=epoch)
+        return np.cumsum(np.diff(self._bounds)[order])

@@ -1,6 +1,5 @@
 """Preferences: rows of a question with a chosen and a rejected answer, and pairs of sequences."""
 
-import functools
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
@@ -131,14 +130,10 @@ class _Pairs:
 
     def __init__(self, corpus: PreparedCorpus, *, seq_len: int) -> None:
         self._split, self._window = corpus.train, seq_len + 1
+        self._bounds = corpus.train.bounds()
         self._tokenizer = corpus.tokenizer
         self.num_sequences = corpus.train.num_documents
         self.checksum = hashlib.sha256(f"pairs {corpus.checksum}".encode()).hexdigest()
-
-    @functools.cached_property
-    def _bounds(self) -> NDArray[np.int64]:
-        chunks = [bounds for bounds in self._split.document_bounds(at_once=1 << 20)]
-        return np.concatenate([chunks[0][:1], *(bounds[1:] for bounds in chunks)])
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> Batch:
         end, window = self._tokenizer.end_of_text, self._window

@@ -1,6 +1,5 @@
 """A prepared corpus: token ids on disk, in a training and a validation split."""
 
-import collections
 import copy
 import dataclasses
 import functools
@@ -35,7 +34,7 @@ TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
 _ENDS = np.dtype("<u8")
 _CHANGED = "e\u0301\u2581"  # two characters that NFC makes one, and one that may be a space
-_AT_ONCE = 1 << 20  # tokens
+_AT_ONCE = 1 << 20  # tokens or documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,11 +87,9 @@ class SplitWriter:
     ) -> None:
         self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
         record = record or {"bytes": 0, "counted": 0, "dropped": 0, "events": {}}
-        self.num_bytes: int = record["bytes"]
-        self._counted: int = record["counted"]
-        self._dropped: int = record["dropped"]
-        self._events = collections.Counter[str](record["events"])
-        self._finished = self._totals()
+        # Of the documents so far, those of an unfinished shard included, and without these.
+        self._totals = {name: record[name] for name in ("bytes", "counted", "dropped", "events")}
+        self._finished = copy.deepcopy(self._totals)
         self._prefix = directory / split
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
@@ -105,14 +102,10 @@ class SplitWriter:
         """Number of documents read for finished shards, dropped ones included."""
         return sum(shard.documents for shard in self.shards) + self._finished["dropped"]
 
-    def _totals(self) -> dict[str, Any]:
-        """Return what is known of the documents so far, those of an unfinished shard included."""
-        return {
-            "bytes": self.num_bytes,
-            "counted": self._counted,
-            "dropped": self._dropped,
-            "events": dict(self._events),
-        }
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes of the documents so far."""
+        return self._totals["bytes"]
 
     def add(self, document: EncodedDocument, *, num_bytes: int) -> bool:
         """Append a document and its end of text; return whether this finished a shard.
@@ -124,11 +117,12 @@ class SplitWriter:
           document: its tokens.
           num_bytes: number of bytes of their text.
         """
-        self.num_bytes += num_bytes
+        self._totals["bytes"] += num_bytes
+        events = self._totals["events"]
         if document.event:
-            self._events[document.event] += 1
+            events[document.event] = events.get(document.event, 0) + 1
         if document.is_dropped:
-            self._dropped += 1
+            self._totals["dropped"] += 1
             return False
         if not self._open:
             self._open = [self._create("bin"), self._create("ends")]
@@ -147,7 +141,7 @@ class SplitWriter:
         for mask in masks:
             mask.write(counted.tobytes())
         self._tokens += len(counted)
-        self._counted += int(counted.sum())
+        self._totals["counted"] += int(counted.sum())
         self._documents += 1
         ends.write(self._tokens.to_bytes(8, "little"))
         if is_full := self._tokens >= self._shard_tokens:
@@ -169,7 +163,7 @@ class SplitWriter:
             self.shards.append(
                 Shard(ids[0], counts[0], ids[1], ends[0], counts[1], ends[1], *sum(mask, ()))
             )
-        self._finished = self._totals()
+        self._finished = copy.deepcopy(self._totals)
 
     def close(self) -> None:
         """Close the files of an unfinished shard."""
@@ -239,6 +233,11 @@ class Split:
                     mask.read_into(counted[place], begin=begin)
                 begin, number, filled = 0, number + 1, stop
         return Batch.of(tokens.astype(np.int64), counted)
+
+    def bounds(self) -> NDArray[np.int64]:
+        """Return the start offset of every document, then the end of the last one."""
+        chunks = [*self.document_bounds(at_once=_AT_ONCE)]
+        return np.concatenate([chunks[0][:1], *(bounds[1:] for bounds in chunks)])
 
     def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
         """Yield the start offsets of up to `at_once` documents, then the end of the last one.

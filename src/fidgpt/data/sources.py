@@ -12,11 +12,10 @@ import platform
 import re
 import sysconfig
 import tempfile
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fidgpt.data.documents import Document, MarkedText, text_of
 from fidgpt.data.errors import DataError, import_extra
@@ -26,7 +25,6 @@ from fidgpt.ranges import require_size
 __all__ = ["HubDataset", "RemoteFiles", "Source", "StandardLibrary", "TextFiles"]
 
 
-T = TypeVar("T")
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
 _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
@@ -147,13 +145,7 @@ class StandardLibrary:
     @staticmethod
     def _files() -> list[Path]:
         root = Path(sysconfig.get_path("stdlib"))
-        files = [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
-        if not files:
-            raise DataError(
-                f"This Python installation has no source code of its standard library in {root}.\n"
-                "Train on other text: TextFiles(path), or --source PATH."
-            )
-        return files
+        return [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
 
 
 @dataclass(eq=False)
@@ -185,16 +177,19 @@ class TextFiles:
 
     def __post_init__(self) -> None:
         require_size(document_chars=self.document_chars)
-        if not str(self.path) or "://" in str(self.path):
+        if not str(self.path):
+            raise ValueError("path='' must name a file or a folder.")
+        if "://" in str(self.path):
             raise ValueError(
-                f"path={str(self.path)!r} must be a file or folder of this machine: download the "
-                "text, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
+                f"path={str(self.path)!r} is a URL, and a text is read from this machine: download "
+                "it, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
             )
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents of each file in turn."""
         for path in self._files():
-            yield from _explained(filter(None, self._read(path)), path)
+            with _explaining(str(path), _OF_FILE):
+                yield from filter(None, self._read(path))
 
     def require_present(self) -> None:
         """Raise DataError if there is no text at the path."""
@@ -383,6 +378,10 @@ class HubDataset:
         return import_extra("datasets", extra="datasets", purpose=purpose)
 
 
+_OF_FILE = (
+    "Check that it is complete and readable. A text must be UTF-8: convert it, for example with "
+    f"`iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
+)
 _OF_STORE = (
     "Check the address and the access to it, and that the package of its store is installed."
 )
@@ -448,34 +447,10 @@ def _has_lines(path: Path, reader: RowReader) -> bool:
     return isinstance(row, dict) and (reader.columns is None or reader.columns[0] in row)
 
 
-def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
-    """Yield items that are read from a file, and name it where that fails.
-
-    Raises:
-      DataError: the file cannot be read or is not UTF-8 text.
-    """
-    try:
-        yield from items
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(
-            f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
-        ) from error
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        raise DataError(
-            f"{path} is not UTF-8 text ({error.reason}, byte 0x{byte:02x}).\n"
-            f"Convert it, for example with `iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
-        ) from error
-
-
 def _read_json_list(path: Path, reader: RowReader) -> Iterator[Document]:
     """Yield the documents of a file that is one list of rows."""
     with open_unpacked(path) as file:
-        try:
-            rows = json.loads(file.read().decode("utf-8-sig"))
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path} is not JSON in UTF-8 ({error}).") from error
+        rows = json.loads(file.read().decode("utf-8-sig"))
     if not isinstance(rows, list):
         raise DataError(
             f"{path} holds no rows.\nIt must be a list of rows such as {reader.example}."
@@ -508,25 +483,20 @@ def _read_table(path: Path, reader: RowReader) -> Iterator[Document]:
     """Yield the documents of a table in order, with empty strings for missing texts.
 
     Raises:
-      DataError: pyarrow is missing, the file is damaged, or it has no such column of text.
+      DataError: pyarrow is missing, or the file has no such column of text.
     """
-    pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Reading {path}")
-    try:
-        with contextlib.ExitStack() as stack:
-            names, batches = _table(path, reader, stack)
-            columns, number = names, 0
-            if reader.columns is not None:
-                reader.document(dict.fromkeys(names), place=str(path))
-                columns = [name for name in reader.columns if name in names]
-            for batch in batches:
-                for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                    for row in batch.select(columns).slice(first, _ROWS_AT_ONCE).to_pylist():
-                        number += 1
-                        yield reader.document(row, place=f"{path}, row {number},")
-    except pyarrow.ArrowException as error:
-        raise DataError(
-            f"{path} is not a readable table: {error}.\nIt may be truncated; download it again."
-        ) from error
+    import_extra("pyarrow", extra="parquet", purpose=f"Reading {path}")
+    with contextlib.ExitStack() as stack:
+        names, batches = _table(path, reader, stack)
+        columns, number = names, 0
+        if reader.columns is not None:
+            reader.document(dict.fromkeys(names), place=str(path))
+            columns = [name for name in reader.columns if name in names]
+        for batch in batches:
+            for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                for row in batch.select(columns).slice(first, _ROWS_AT_ONCE).to_pylist():
+                    number += 1
+                    yield reader.document(row, place=f"{path}, row {number},")
 
 
 def _table(path: Path, reader: RowReader, stack: contextlib.ExitStack) -> tuple[list[str], Any]:

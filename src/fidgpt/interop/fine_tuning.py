@@ -136,14 +136,13 @@ class _File(Recipe):
         is_text = dataset.pop("is_text") or kind == "pt"
         file = dataset["path"].endswith((".json", ".jsonl", ".parquet"))
         options = {key: dataset[key] for key in dataset if not (file and key in ("name", "split"))}
+        fiddler = "fiddler:use_" if file else "fiddler:use_hub_"
         packing = self.value("packing")
         if is_text:
-            self.change("fiddler:use_text" if file else "fiddler:use_hub_text", **options)
+            self.change(f"{fiddler}text", **options)
         elif kind in (None, "sft"):
             options |= {"train_on": self.counted(), **self.template()}
-            self.change(
-                "fiddler:use_conversations" if file else "fiddler:use_hub_conversations", **options
-            )
+            self.change(f"{fiddler}conversations", **options)
             if not packing:
                 self.note("packing", False, "conversations are packed, and do not see each other")
         else:
@@ -151,9 +150,7 @@ class _File(Recipe):
             if loss not in _LOSSES:
                 refuse("the loss", loss)
             options |= {"beta": float(beta or 0.1), "loss": _LOSSES[loss], **self.template()}
-            self.change(
-                "fiddler:use_preferences" if file else "fiddler:use_hub_preferences", **options
-            )
+            self.change(f"{fiddler}preferences", **options)
             if self.system == _TRL:
                 self.left.setdefault("learning_rate", 1e-6)
             return

@@ -44,7 +44,7 @@ class _Recipe(Recipe):
         """Remove a component; return the last part of its name, and its arguments."""
         value = self.take(key)
         arguments = dict(value) if isinstance(value, dict) else {}
-        return str(arguments.pop(_COMPONENT, "")), arguments
+        return str(arguments.pop(_COMPONENT, "")).rpartition(".")[2], arguments
 
 
 def is_torchtune(document: Any) -> bool:
@@ -73,12 +73,12 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
             raise ConfigError("it is no training recipe of torchtune, with a model and a dataset.")
         recipe = _Recipe(document, elsewhere=_ELSEWHERE)
         loss, options = recipe.component("loss")
-        if (kind := loss.rpartition(".")[2]) not in _LOSSES:
+        if loss not in _LOSSES:
             refuse("the loss", loss)
         if "quantizer" in document:
             raise ConfigError("fidgpt has no quantization-aware training (quantizer).")
         adapters = _model(recipe)
-        _data(recipe, options if kind == "DPOLoss" else None)
+        _data(recipe, options if loss == "DPOLoss" else None)
         _lora(recipe, adapters)
         _distillation(recipe)
         _optimizer(recipe)
@@ -101,23 +101,22 @@ def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
 
 def _model(recipe: _Recipe) -> dict[str, Any] | None:
     """Map the model; return the settings of its adapters, or None."""
-    component, arguments = recipe.component("model")
+    name, arguments = recipe.component("model")
     path = _checkpoint(recipe, "checkpointer")
-    name = component.rpartition(".")[2]
     recipe.directives += [f"config:chat(base={str(path)!r})"] if path else model_directives(name)
     arguments["quantize_base"] = name.startswith("qlora_") or arguments.get("quantize_base")
     if arguments["quantize_base"]:
-        recipe.note("model", component, "scales of the four-bit weights are not quantized again")
+        recipe.note("model", name, "scales of the four-bit weights are not quantized again")
     return arguments if "lora_" in name else None
 
 
 def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
-    component, arguments = recipe.component("dataset")
+    name, arguments = recipe.component("dataset")
     _, tokenizer = recipe.component("tokenizer")
     recipe.wanted["seq_len"] = tokenizer.get("max_seq_len") or _DEFAULT_SEQ_LEN
     if not tokenizer.get("max_seq_len"):
         recipe.note("tokenizer.max_seq_len", None, f"sequences have {_DEFAULT_SEQ_LEN} tokens")
-    name, source = component.rpartition(".")[2], arguments.get("source")
+    source = arguments.get("source")
     if dpo is not None and name == "stack_exchange_paired_dataset":
         path = source or "lvwerra/stack-exchange-paired"
         recipe.change("fiddler:use_hub_preferences", path=path, beta=float(dpo.get("beta", 0.1)))
@@ -131,7 +130,7 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
         field = arguments.get("column") or "text"
         recipe.change("fiddler:use_hub_text", path=source, text_field=field)
     else:
-        refuse("the dataset", component)
+        refuse("the dataset", name)
     split = re.fullmatch(r"train\[:(\d+)%\]", str(arguments.get("split")))
     held_out = round(1 - int(split[1]) / 100, 2) if split else 0
     recipe.wanted["data.corpus.validation_fraction"] = held_out
@@ -156,34 +155,30 @@ def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
 
 
 def _distillation(recipe: _Recipe) -> None:
-    component, _ = recipe.component("teacher_model")
+    model, _ = recipe.component("teacher_model")
     kind, ratio = recipe.component("kd_loss")[0], recipe.take("kd_ratio", 0.5)
-    if not component:
+    if not model:
         return
-    if kind.rpartition(".")[2] not in _TEACHER_LOSSES:
+    if kind not in _TEACHER_LOSSES:
         refuse("the loss", kind)
     path = _checkpoint(recipe, "teacher_checkpointer")
-    teacher = str(path) if path else model_directives(component.rpartition(".")[2])[0]
+    teacher = str(path) if path else model_directives(model)[0]
     recipe.change("fiddler:use_distillation", teacher=teacher, ratio=float(ratio))
 
 
 def _optimizer(recipe: _Recipe) -> None:
-    component, arguments = recipe.component("optimizer")
-    name = component.rpartition(".")[2]
+    name, arguments = recipe.component("optimizer")
     if name in _SUBSTITUTES:
-        recipe.note("optimizer", component, "replaced by AdamW")
+        recipe.note("optimizer", name, "replaced by AdamW")
     elif name != "AdamW":
-        refuse("the optimizer", component)
+        refuse("the optimizer", name)
     usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
     recipe.adamw(*(arguments.get(key, value) for key, value in usual.items()))
     recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
     schedule, options = recipe.component("lr_scheduler")
-    if schedule:
-        recipe.change("fiddler:use_cosine", min_lr_ratio=0.0)
-        recipe.change("fiddler:set_warmup", warmup=int(options.get("num_warmup_steps", 0)))
-    else:
-        recipe.change("fiddler:use_constant")
-        recipe.change("fiddler:set_warmup", warmup=0)
+    shape = {"min_lr_ratio": 0.0} if schedule else {}
+    recipe.change("fiddler:use_cosine" if schedule else "fiddler:use_constant", **shape)
+    recipe.change("fiddler:set_warmup", warmup=int(options.get("num_warmup_steps", 0)))
 
 
 def _length(recipe: _Recipe) -> None:
