@@ -90,11 +90,7 @@ def use_sinks(cfg: fdl.Config[Trainer]) -> None:
 def use_value_embeddings(cfg: fdl.Config[Trainer]) -> None:
     """Add a token embedding to the values of each attention."""
     for attention in find(cfg.model, Attention):
-        num_heads = attention.num_kv_heads or attention.num_heads
-        if num_heads is None:
-            num_heads = fdl.Config(
-                heads_that_fit, hidden_dim=HiddenDim.new(), head_dim=HeadDim.new()
-            )
+        num_heads = attention.num_kv_heads or attention.num_heads or _all_heads()
         attention.num_kv_heads = NumKVHeads.new(num_heads)
         attention.value_embedding = fdl.ArgFactory(
             ValueEmbedding,

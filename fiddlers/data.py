@@ -72,7 +72,8 @@ def use_mixture(
     later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
     if last_weights:
         later = fdl.Config(annealed, begin=first, end=dict(last_weights), num_steps=NumSteps.new())
-        later.schedule, later.every = _rise(1.0), _hundredth()
+        later.schedule = _rise(1.0)
+        later.every = fdl.Config(fraction, of=NumSteps.new(), ratio=0.01)
     cfg.data = fdl.Config(
         Mixture, streams, batch_size=BatchSize.new(), weights=dict(first), stages=later
     )
@@ -161,10 +162,6 @@ def count_growth(cfg: fdl.Config[Trainer]) -> None:
     if is_counted and isinstance(growth, fdl.Buildable):
         steps.growth = make_formula(cfg, "{batch_growth.schedule.warmup}")
         steps.multiple_of = make_formula(cfg, "{batch_growth.multiple_of}")
-
-
-def _hundredth() -> fdl.Config[int]:
-    return fdl.Config(fraction, of=NumSteps.new(), ratio=0.01)
 
 
 def _rise(over: float | int) -> fdl.Config[Phases]:

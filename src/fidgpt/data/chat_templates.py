@@ -73,7 +73,9 @@ class ChatTemplate:
         self._marked = None
         if re.search(r"{%-?\s*generation\b", tokenizer.chat.template):
             self._marked = _compiled(tokenizer.chat, marks=(_BEGIN, _END))
-        if lacking := [name for name in self._controls() if name not in self._special]:
+        # What looks like special tokens in a conversation that says nothing.
+        controls = dict.fromkeys(_CONTROL.findall(self.render(_PROBE)))
+        if lacking := [name for name in controls if name not in self._special]:
             raise DataError(
                 f"The chat template writes {', '.join(lacking)}, which are no special tokens of "
                 "the tokenizer.\nChoose another template, or a tokenizer that has them; one that "
@@ -191,10 +193,6 @@ class ChatTemplate:
         """Return where the last special token of a text ends."""
         ends = [match.end() for match in self._specials.finditer(text)]
         return ends[-1] if ends else None
-
-    def _controls(self) -> list[str]:
-        """Return what looks like special tokens in a conversation that says nothing."""
-        return list(dict.fromkeys(_CONTROL.findall(self.render(_PROBE))))
 
     def pieces(self, text: str) -> list[tuple[int, str, int | None]]:
         """Split a rendered text at its special tokens.

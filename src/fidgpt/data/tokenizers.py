@@ -413,8 +413,7 @@ class ByteTokenizer(Tokenizer):
 
 
 def _vocabulary() -> dict[str, int]:
-    letters = {letter: value for value, letter in enumerate(byte_letters())}
-    return {**letters, END_OF_TEXT: 256}
+    return {**_values_by_letter(), END_OF_TEXT: 256}
 
 
 # How text is split before merging. In order: a word with one character before it (" word", ".join",

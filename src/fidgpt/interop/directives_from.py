@@ -115,11 +115,10 @@ def _items(value: Any) -> list[tuple[str, Any]] | None:
         return [(f"[{i}]", item) for i, item in enumerate(value)] if is_branch else None
     if not callable(getattr(value, "items", None)) or isinstance(value, type):
         return None
-    try:
-        items = list(value.items())
-    except Exception as error:  # such as a ConfigDict with a missing required value
-        raise ConfigError(f"{type(value).__name__} cannot be read: {error}") from error
-    return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", one) for key, one in items]
+    return [
+        (f".{key}" if str(key).isidentifier() else f"[{key!r}]", item)
+        for key, item in value.items()
+    ]
 
 
 def _value_of(ref: ParameterRef) -> Any:

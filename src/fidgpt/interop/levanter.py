@@ -329,7 +329,8 @@ def _map_tokenizer(recipe: Recipe) -> None:
         recipe.wanted["vocab_size"] = load_tokenizer(path).vocab_size
         recipe.change("use:data.corpus.tokenizer=TokenizerFile", path=str(path))
     except DataError as error:
-        recipe.note("data.tokenizer", name, str(error).splitlines()[0])
+        why = f"download it, and use TokenizerFile. {str(error).splitlines()[0]}"
+        recipe.note("data.tokenizer", name, why)
 
 
 def _map_mixture(recipe: Recipe) -> None:

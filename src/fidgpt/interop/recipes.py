@@ -199,7 +199,8 @@ class Recipe:
                 continue
             is_neutral = value in (None, "", [], {}, self._neutral.get(key, False))
             if not is_neutral and not self._elsewhere.fullmatch(path):
-                self.note(path, value, "fidgpt has no equivalent")
+                is_file = isinstance(value, Foreign)
+                self.note(path, value, "is another file" if is_file else "fidgpt has no equivalent")
 
 
 def content_of(text_or_path: str | Path, kind: str) -> tuple[str, str]:

@@ -94,15 +94,14 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
       ConfigError: the file cannot be read, is not TOML, or names no model or one that fidgpt does
         not have.
     """
-    name = "the torchtitan config"
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        tree = _tree_of(config)
-    else:
+    if isinstance(config, str | Path):
         name, text = content_of(config, "torchtitan")
         try:
             tree = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{name} is not TOML: {error}.") from error
+    else:
+        name, tree = "the torchtitan config", _tree_of(config)
     if not isinstance(tree.get("model"), dict):
         raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
     recipe = Recipe(tree, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
