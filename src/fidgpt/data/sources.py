@@ -231,7 +231,8 @@ class TextFiles:
             paths = _walk(root, follows_links=True)
             for path in paths:
                 require_one_split(path)
-            files = [path for path in paths if self._wanted(path)]
+            texts = [path for path in paths if path.stat().st_size and is_text(path)]
+            files = [path for path in texts if _matches(path, self.patterns)]
             patterns = " or ".join(self.patterns)
             problem = f"is a folder without text: no non-empty file in it matches {patterns}"
         elif root.exists():
@@ -244,10 +245,6 @@ class TextFiles:
                 "them."
             )
         return files
-
-    def _wanted(self, path: Path) -> bool:
-        matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
-        return matches and path.stat().st_size > 0 and is_text(path)
 
 
 @dataclass(eq=False)
@@ -301,17 +298,11 @@ class RemoteFiles:
         with _explaining(self.url, _OF_STORE):
             system, path = fsspec.url_to_fs(self.url)
             found = system.find(path, detail=True)
-        names = [name for name, facts in found.items() if facts["size"]]
-        wanted = [
-            name
-            for name in sorted(names)
-            if any(fnmatch.fnmatch(Path(name).name, pattern) for pattern in self.patterns)
-        ]
-        if not wanted:
-            raise DataError(
-                f"{self.url} has no file that is not empty and matches {self.patterns}."
-            )
-        return system, wanted
+        filled = sorted(name for name, facts in found.items() if facts["size"])
+        names = [name for name in filled if _matches(Path(name), self.patterns)]
+        if not names:
+            raise DataError(f"{self.url} has no file with text that matches {self.patterns}.")
+        return system, names
 
 
 @dataclass(eq=False)
@@ -401,6 +392,10 @@ def _explaining(what: str, remedy: str) -> Iterator[None]:
         raise
     except Exception as error:  # stores, libraries and the network raise exceptions of all kinds
         raise DataError(f"Cannot read {what}: {error}.\n{remedy}") from error
+
+
+def _matches(path: Path, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns)
 
 
 def kind_of(path: Path) -> str:
