@@ -123,12 +123,10 @@ WHOLE = ["gpt2_124m", "mixtral_8x7b", "deepseek_v3", "gpt_oss_20b"]
 # The last one of a line says that it has to be that: its depth follows from the pattern of blocks.
 LAST = {"make_tiny"}
 ANYWHERE = [name for name in fiddlers.__all__ if name not in LAST]
-# What removes every validation on text says so, and what removes all positions removes ALiBi; what
-# is added behind it stays.
+# What removes every validation on text says so; what is added behind it stays.
 REMOVED = {
     frozenset({"use_preferences", "use_validation"}),
     frozenset({"use_hub_preferences", "use_validation"}),
-    frozenset({"use_no_positions", "use_alibi"}),
 }
 NAMES = [pair for pair in itertools.combinations(ANYWHERE, 2) if {*pair} not in REMOVED]
 PAIRS = [(called(one), called(other)) for one, other in NAMES]

@@ -104,6 +104,12 @@ class TestOverruled:
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
         assert not [*conflicts.overridden(debug(*directives))]
 
+    def test_items_of_a_list_that_are_gone(self) -> None:
+        [*lines] = conflicts.overridden(debug("fiddler:use_alibi", "fiddler:use_no_positions"))
+        assert lines
+        for line in lines:
+            assert ".scores[0] as set by fiddler:use_alibi (directive 2)." in line
+
     def test_each_of_three_overrides_the_one_before(self, tmp_path: Path) -> None:
         lines = conflicts.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
         assert [line.partition(" overrides")[0] for line in lines] == [

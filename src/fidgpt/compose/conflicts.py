@@ -54,7 +54,8 @@ def overridden(composition: Composition) -> Iterator[str]:
     last: dict[str, Effect] = {}
     for effect in composition.effects:
         for edit in effect.edits:
-            if effect.rerun is not None and edit.after is fdl.NO_VALUE:
+            is_unset = edit.after is fdl.NO_VALUE and not edit.path.endswith("]")
+            if effect.rerun is not None and is_unset:
                 continue
             earlier = last.get(edit.path)
             if earlier is None and effect.rerun is not None:  # in a component that one added
