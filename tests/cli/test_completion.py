@@ -41,7 +41,8 @@ COMPLETED = {
     "--config=": [f"--config={kind}:" for kind in DIRECTIVES],
     "--config=config:gpt2_12": ["--config=config:gpt2_124m"],
     f"--config {MLP}.b": [f"{MLP}.bias="],
-    "--config set:model.blo": [f"{MLP[:-3]}{name}" for name in (
+    "--config set:model.blo": ["set:model.blocks["],
+    f"--config {MLP[:-3]}": [f"{MLP[:-3]}{name}" for name in (
         "dropout=", "branch_scale=", "attention_norm.", "attention.", "mlp_norm.", "mlp.")],
     "--config use:schedule.w": ["use:schedule.warmup_steps=", "use:schedule.warmup_steps."],
     "--config del:optimizer.be": ["del:optimizer.betas"],
@@ -69,7 +70,7 @@ def test_files_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     both = ["runs/one/", "runs/two.json"]
     assert follow("--config=config_file:") == ["--config=config_file:runs/"]
     assert follow("--diff=runs/") == [f"--diff={one}" for one in both]
-    assert follow("--resume=runs/") == ["--resume=runs/one/"]
+    assert follow("--resume=runs/") == [f"--resume={one}" for one in both]
     assert follow("runs/", "fidgpt-sample") == both
     assert follow("--config patch:.h") == ["patch:.hidden"]
     assert follow("--resume=nowhere/") == []

@@ -1,6 +1,7 @@
 """Tab completion: the scripts of shells, and `python -m fidgpt.cli.completion` that they call."""
 
 import ast
+import glob
 import importlib
 import os
 import pkgutil
@@ -14,7 +15,6 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli.commands import COMMANDS as PROGRAMS
-from fidgpt.cli.listing import LISTS
 from fidgpt.cli.words import with_flags
 from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.compose.index import Index, index_for
@@ -26,6 +26,7 @@ _PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
 _UNFINISHED = tuple("=:./[")  # how words end that are typed on
 _STEP = re.compile(r"[=.\[]")
 _ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
+_KINDS = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
 
 _PROGRAM_NAMES = ("fidgpt", *(f"fidgpt-{name}" for name in COMMANDS))
 _PROGRAMS = " ".join(_PROGRAM_NAMES)
@@ -156,27 +157,20 @@ def _flags_of(command: str) -> dict[str, flags.Flag]:
 
 
 def _values(flag: flags.Flag, typed: str, words: Sequence[str]) -> Words:
-    """What the value of a flag may become."""
+    """What the value of a flag may become: a directive, or what holds names, paths or files."""
     kind, colon, path = typed.partition(":")
     match flag.name:
-        case "resume" | "run_dir":
-            return {text: "" for text in _files(typed) if text.endswith("/")}
         case "config" | "sweep" | "space" if not colon:
-            return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
+            return _KINDS
         case "config" | "sweep" | "space":
             return _after(f"{kind}:", _directives(kind, path, _index(words)))
         case "list" if colon:
             return _after(f"{kind}:", _paths(path, _index(words)))
-        case "list":
-            return dict.fromkeys([*LISTS, "parts:", "knobs:"], "")
         case "why":
             return _paths(typed, _index(words))
         case "diff":
             return _names(typed, "config", _index(words)) | _files(typed)
-    if type(flag.parser) is flags.ArgumentParser:
-        return _files(typed)
-    choices = getattr(flag.parser, "enum_values", ())
-    return {word: "" for word in choices if word not in ("true", "false")}
+    return _files(typed)
 
 
 def _words(typed: str, words: Sequence[str]) -> Words:
@@ -190,8 +184,7 @@ def _words(typed: str, words: Sequence[str]) -> Words:
     names = _names(typed, "config", index) | _names(typed, "fiddler", index)
     if not typed:
         return names
-    kinds = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
-    return names | kinds | _directives("set", typed, index) | _names(typed, "tag", index, "=")
+    return names | _KINDS | _directives("set", typed, index) | _names(typed, "tag", index, "=")
 
 
 def _index(words: Sequence[str]) -> Index:
@@ -212,16 +205,13 @@ def _index(words: Sequence[str]) -> Index:
 def _directives(kind: str, rest: str, index: Index) -> Words:
     """What may follow the colon of a directive."""
     completes = DIRECTIVES[kind].completes if kind in DIRECTIVES else ""
-    left, equals, right = rest.partition("=")
     end = "=" * ("=" in completes)
     match completes:
-        case "path=path" if equals:
-            return _after(f"{left}=", _paths(right, index))
         case "file":
             return _files(rest)
-        case "tag=" if not equals:
+        case "tag=":
             return _names(rest, "tag", index, end)
-        case "path" | "path=" | "path=path" | "value=" if not equals:
+        case "path" | "path=" | "value=":
             return _paths(rest, index, end, values_only=completes == "value=")
         case "config" | "fiddler" if "(" not in rest:
             done = rest[: rest.rfind(",") + 1]  # of an axis of a sweep
@@ -242,9 +232,7 @@ def _paths(typed: str, index: Index, end: str = "", *, values_only: bool = False
             step = _STEP.search(path, len(typed))
             text = path[: step.end()] if step else path
             found.setdefault(text, doc if text == path else "")
-    only = next(iter(found), "")
-    goes_on = len(found) == 1 and only.endswith((".", "[")) and only != typed
-    return _paths(only, index, end, values_only=values_only) if goes_on else found
+    return found
 
 
 def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
@@ -264,14 +252,10 @@ def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
 
 
 def _files(typed: str) -> Words:
-    """The files in the folder that is typed so far; hidden ones where a dot is typed."""
-    folder, slash, name = typed.rpartition("/")
-    try:
-        entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=os.fspath)
-    except OSError:
-        return {}
-    shown = [one for one in entries if name.startswith(".") or not one.name.startswith(".")]
-    return {f"{folder}{slash}{one.name}{'/' * one.is_dir()}": "" for one in shown}
+    """The files whose paths begin with what is typed; hidden ones where a dot is typed."""
+    start = os.path.expanduser(typed)
+    paths = sorted(glob.glob(f"{glob.escape(start)}*"))
+    return {f"{typed}{path[len(start) :]}{'/' * os.path.isdir(path)}": "" for path in paths}
 
 
 def _after(prefix: str, words: Words) -> Words:

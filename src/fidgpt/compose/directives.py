@@ -34,8 +34,8 @@ class Directive:
         the graph and returns its edits; a "base" gets None and returns a graph; "code", which may
         fail halfway, gets a copy and returns the changed graph, with which it is compared. A "file"
         gets None and returns the directives that stand in it, which are applied in its place.
-      completes: what completes the text, or what is left and right of its `=`: "config",
-        "fiddler", "file", "path", "value=" (the path of a value), "tag=", "path=" or "path=path".
+      completes: what completes the text, or what is left of its `=`: "config",
+        "fiddler", "file", "path", "value=" (the path of a value), "tag=" or "path=".
       sweep: what the values of an axis in a sweep are: "names", or "numbers" too, such as
         `log(1e-4,1e-2,9)`; None if it has no axes. They stand behind the `=`, if it has one.
       role: "base" for where a graph begins, "edit", "code" or "file".
