@@ -273,7 +273,7 @@ _ALL = (
     _number("tag", "NAME=VALUE", "set a quantity for all that inherit it", _tag, "tag="),
     Directive("del", "PATH", "go back to the default", _delete, "path", restates=True),
     Directive("use", "PATH=PART(args)", "replace a component", _use, "path="),
-    Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path=path"),
+    Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path="),
     Directive("untie", "PATH", "give a parameter its own copy", _untie, "path"),
     _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
     _file("yaml", "FILE", "apply what a YAML file sets", _yaml, "file"),

@@ -93,8 +93,8 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
 _MEASURED_BY_THE_RUN = "seconds/", "goodput/", "moe/"  # and not by an evaluator
 
 
-def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return mean and deviation of every score of repeated runs; None if none was repeated.
+def scores_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Return mean and deviation of every score of repeated runs; no row if none was repeated.
 
     A score is what an evaluator measured at the end of a finished run.
     """
@@ -108,8 +108,6 @@ def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
             if len(finals) > 1:
                 mean, sigma = statistics.fmean(finals), statistics.stdev(finals)
                 rows.append([group.name, name, number(mean), f"{sigma:.2g}", str(len(finals))])
-    if not rows:
-        return None
     head = ["point", "score", "mean", "sigma", "runs"]
     if len(repeated) > 1:
         return head, rows
@@ -186,7 +184,9 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
         points = [[*best[:at], (best[at][0], one), *best[at + 1 :]] for one in further]
         command = points and _command(report, every, points, *repeat, allowed=allowed)
         if command:
-            found.append((f"The best {label}, {text}, is the {end} of its axis: extend it:", command))
+            found.append(
+                (f"The best {label}, {text}, is the {end} of its axis: extend it:", command)
+            )
     return found
 
 
