@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.completion import SCRIPTS, candidates, main, split_line
+from fidgpt.cli.completion import candidates, main, script, split_line
 from fidgpt.compose.directives import DIRECTIVES
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_zsh_and_fish_complete_by_their_script(shell: str) -> None:
 
     def offered(line: str) -> list[str]:
         environment = os.environ | {"LINE": line}
-        command = [shell, "-c", ASK[shell] % SCRIPTS[shell]]
+        command = [shell, "-c", ASK[shell] % script(shell)]
         done = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
         return [one.partition("\t")[0] for one in done.splitlines()]
 

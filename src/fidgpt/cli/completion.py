@@ -28,53 +28,14 @@ _STEP = re.compile(r"[=.\[]")
 _ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
 _KINDS = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
 
-_PROGRAM_NAMES = ("fidgpt", *(f"fidgpt-{name}" for name in COMMANDS))
-_PROGRAMS = " ".join(_PROGRAM_NAMES)
+_PROGRAMS = " ".join(["fidgpt", *(f"fidgpt-{name}" for name in COMMANDS)])
 _ASK = f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion"
-SCRIPTS = {
-    "bash": f"""\
-# Source this, for example: eval "$(python train.py --completion=bash)"
-_fidgpt() {{
-    local line
-    COMPREPLY=()
-    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
-        {_ASK} bash "${{COMP_LINE:0:COMP_POINT}}" "$COMP_WORDBREAKS" 2>/dev/null)
-}}
-complete -o nospace -F _fidgpt {_PROGRAMS}
-complete -o nospace -o bashdefault -o default -F _fidgpt python python3
-""",
-    "zsh": f"""\
-# Source this, for example: eval "$(python train.py --completion=zsh)"
-(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
-_fidgpt() {{
-    local -a found=("${{(@f)$({_ASK} zsh "$LBUFFER" 2>/dev/null)}}")
-    local -a whole=(${{found:#*[=:./[]}}) unfinished=(${{(M)found:#*[=:./[]}})
-    (( $#whole )) && compadd -a whole
-    (( $#unfinished )) && compadd -S '' -a unfinished
-    (( $#found[1] )) || _files
-}}
-_fidgpt_python() {{
-    if [[ $LBUFFER == *(train|sweep).py\\ * || $LBUFFER == *-m\\ fidgpt*\\ * ]]; then
-        _fidgpt
-    else
-        autoload -Uz +X _python 2>/dev/null && _python "$@" || _default
-    fi
-}}
-compdef _fidgpt {_PROGRAMS}
-compdef _fidgpt_python python python3
-""",
-    "fish": f"""\
-# Source this, for example: python train.py --completion=fish | source
-function __fidgpt
-    {_ASK} fish (commandline -cp | string collect) 2>/dev/null
-end
-function __fidgpt_is_python_of
-    string match -qr '(train|sweep)\\.py |-m fidgpt\\S* ' -- (commandline -cp | string collect)
-end
-complete{"".join(f" -c {name}" for name in _PROGRAM_NAMES)} -f -a '(__fidgpt)'
-complete -c python -c python3 -n __fidgpt_is_python_of -f -a '(__fidgpt)'
-""",
-}
+
+
+def script(shell: str) -> str:
+    """Return the script that bash, zsh or fish is to read, in which Tab asks this program."""
+    text = Path(__file__).with_suffix(f".{shell}").read_text(encoding="utf-8")
+    return text.replace("@ASK@", _ASK).replace("@PROGRAMS@", _PROGRAMS)
 
 
 def main(shell: str, line: str, breaks: str = " ") -> None:

@@ -40,13 +40,16 @@ def naming(path: Path) -> Iterator[None]:
     """Name the directory of a model that refuses what it is used for.
 
     Raises:
-      RunError: it raises ValueError.
+      RunError: it raises a ValueError of no kind.
     """
+    from fidgpt.graph.errors import is_user_error
     from fidgpt.train import RunError
 
     try:
         yield
     except ValueError as error:
+        if is_user_error(error):
+            raise
         raise RunError(f"{path} cannot be used: {error}") from error
 
 
