@@ -134,23 +134,18 @@ def _range(kind: str, inside: str, text: str) -> Distribution | None:
         numbers = [float(number) for number in inside.split(",")]
     except ValueError:
         return None
-    if kind == "range":
-        numbers = [*numbers, 1.0] if len(numbers) == 2 else numbers
-        if len(numbers) != 3 or not all(map(float.is_integer, numbers)) or numbers[2] < 1:
-            return None
-        first, end, step = map(int, numbers)
-        last = first + (end - 1 - first) // step * step
-        if last <= first:
-            raise ConfigError(f"--space={text} holds fewer than two integers before {end}.")
-        return distributions.IntDistribution(first, last, step=step)
-    if len(numbers) != 2:
-        return None
-    low, high = numbers
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"--space={text}: {low:g} must be below {high:g}.")
-    if kind == "log" and low <= 0:
-        raise ConfigError(f"--space={text}: log needs numbers above 0.")
-    return distributions.FloatDistribution(low, high, log=kind == "log")
+    numbers = [*numbers, 1.0] if kind == "range" and len(numbers) == 2 else numbers
+    is_whole = all(map(float.is_integer, numbers))
+    try:
+        match kind, numbers:
+            case "range", [first, end, step] if is_whole and step >= 1:
+                last = first + (end - 1 - first) // step * step
+                return distributions.IntDistribution(int(first), int(last), step=int(step))
+            case "lin" | "log", [low, high] if math.isfinite(high - low):
+                return distributions.FloatDistribution(low, high, log=kind == "log")
+    except ValueError as error:
+        raise ConfigError(f"--space={text}: {error}") from error
+    return None
 
 
 def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> MakeSampler:
@@ -186,13 +181,15 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
     Raises:
       ConfigError: a space is continuous.
     """
+    grid: dict[str, list[Any]] = {}
     for space in spaces:
         if space.values is None:
             raise ConfigError(
                 f"--space={space.text} is continuous, and --search=grid tries all values: add "
                 "their count, as in log(first, last, count)."
             )
-    return {space.name: [*(space.values or ())] for space in spaces}
+        grid[space.name] = [*space.values]
+    return grid
 
 
 def pruner(name: str | None) -> pruners.BasePruner:
