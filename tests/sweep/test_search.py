@@ -243,8 +243,8 @@ def test_what_a_space_holds(text: str, expected: Distribution) -> None:
     ("text", "message"),
     [
         ("tag:LearningRate=1e-3", "has a single value: write log"),
-        ("tag:LearningRate=log(1e-1,1e-5)", "low=0.1, high=1e-05"),
-        ("tag:LearningRate=log(0,1)", "larger than 0 for a log distribution"),
+        ("tag:LearningRate=log(1e-1,1e-5)", "must hold, but got .low=0.1, high=1e-05"),
+        ("tag:LearningRate=log(0,1)", "low > 0. must hold for .log=True"),
         ("set:seed=range(0,inf)", "inf"),
     ],
 )
