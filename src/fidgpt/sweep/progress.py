@@ -8,7 +8,6 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.objective import Objective, usual, write_objective
 from fidgpt.sweep.results import TO_COME, ResultsTable, best, tally
@@ -48,7 +47,6 @@ class Screen:
         self._flops = 0.0  # of all runs since then
         self._furthest: dict[str, int] = {}  # step of each run
         self._shown: dict[str, float] = {}
-        self._has_warned = False
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> Self:
@@ -98,12 +96,6 @@ class Screen:
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
         self._log_of(job, f"{text.rstrip('.')}. It will be retried." if again else text)
-        metrics, by = self.table.row(job)["metrics"], self._objective
-        is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
-        if by is not None and is_unmeasured and not self._has_warned:
-            self._has_warned = True
-            there = [name for name in metrics if name != "step"]
-            self.log(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
 
     def waits(self, job: Job) -> None:
         """Show that another process runs the job."""

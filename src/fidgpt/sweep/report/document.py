@@ -76,9 +76,10 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
                 continue
             group, second = found[0], found[1] if found[1:] else None
             num_compared += second is not None
-            labels = [one.label for one in choices if one.label in {*group.values} - {column.label}]
             others = " ".join(
-                one.named(group.values[one.label]) for one in choices if one.label in labels
+                one.named(group.values[one.label])
+                for one in choices
+                if one is not column and one.label in group.values
             )
             mean = _mean(group) if report.repeats else number(group.mean)
             rows.append([text, others, mean, lead(group, second) if second else "-"])
