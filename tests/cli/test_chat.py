@@ -189,7 +189,9 @@ def test_streamed_text_is_the_whole_text(address: str) -> None:
     [
         ({"messages": "Hi"}, "needs a list of messages"),
         ({"messages": [{"role": "assistant", "content": "Hi"}]}, "has roles out of order"),
-        ({"messages": ASKED, "max_tokens": "4"}, "max_tokens='4' must be a whole number."),
+        ({"messages": []}, "needs a list of messages"),
+        ({"messages": ASKED, "max_tokens": "4"}, "max_tokens='4' must be a whole number"),
+        ({"messages": ASKED, "max_tokens": 0}, "max_tokens=0 must be a whole number from 1 on."),
         ({"messages": ASKED, "logprobs": True}, "logprobs: not supported"),
         ({"messages": [{"role": "user", "content": "x" * 200}]}, "the model sees 128"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli.completion import SCRIPTS, candidates, main, split_line
+from fidgpt.cli.completion import candidates, main, script, split_line
 from fidgpt.compose.directives import DIRECTIVES
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,8 @@ COMPLETED = {
     "--config=": [f"--config={kind}:" for kind in DIRECTIVES],
     "--config=config:gpt2_12": ["--config=config:gpt2_124m"],
     f"--config {MLP}.b": [f"{MLP}.bias="],
-    "--config set:model.blo": [f"{MLP[:-3]}{name}" for name in (
+    "--config set:model.blo": ["set:model.blocks["],
+    f"--config {MLP[:-3]}": [f"{MLP[:-3]}{name}" for name in (
         "dropout=", "branch_scale=", "attention_norm.", "attention.", "mlp_norm.", "mlp.")],
     "--config use:schedule.w": ["use:schedule.warmup_steps=", "use:schedule.warmup_steps."],
     "--config del:optimizer.be": ["del:optimizer.betas"],
@@ -69,7 +70,7 @@ def test_files_and_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     both = ["runs/one/", "runs/two.json"]
     assert follow("--config=config_file:") == ["--config=config_file:runs/"]
     assert follow("--diff=runs/") == [f"--diff={one}" for one in both]
-    assert follow("--resume=runs/") == ["--resume=runs/one/"]
+    assert follow("--resume=runs/") == [f"--resume={one}" for one in both]
     assert follow("runs/", "fidgpt-sample") == both
     assert follow("--config patch:.h") == ["patch:.hidden"]
     assert follow("--resume=nowhere/") == []
@@ -115,7 +116,7 @@ def test_zsh_and_fish_complete_by_their_script(shell: str) -> None:
 
     def offered(line: str) -> list[str]:
         environment = os.environ | {"LINE": line}
-        command = [shell, "-c", ASK[shell] % SCRIPTS[shell]]
+        command = [shell, "-c", ASK[shell] % script(shell)]
         done = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
         return [one.partition("\t")[0] for one in done.splitlines()]
 

@@ -39,7 +39,7 @@ def test_texts_continue_prompts_and_scores_are_likelihoods(command: Command, run
     assert out.count("\n") == 4
     for flag, message in {
         "--repetition_penalty=0": "must be above 0",
-        "--averaged": f"{run} keeps no average of its weights. Remove the flag, or let a run",
+        "--averaged": f"{run} keeps no average of its weights in this checkpoint. Remove the flag",
     }.items():
         assert message in command(sample.main, run, flag).err
 
@@ -54,14 +54,11 @@ def test_a_draft_writes_the_same_text(command: Command, run: str, tmp_path: Path
     shutil.copytree(run, other)
     ByteTokenizer(special_tokens=["<mark>"]).save(other / "tokenizer.json")
     err = command(sample.main, run, f"--draft={other}").err
-    assert err.startswith(
-        f"error: --draft={other} has another tokenizer, a ByteTokenizer of 258 tokens, than "
-        f"{run}, a ByteTokenizer of 257 tokens: name a model"
-    )
+    assert err.startswith(f"error: --draft={other} has another tokenizer than {run}: name a model")
     err = command(sample.main, run, "--draft=none/such", "--num_tokens=1").err
     assert err.startswith("error: none/such")
     assert "remove one" in command(sample.main, run, "--score=a", f"--draft={run}").err
-    assert "without --draft=RUN" in command(sample.main, run, "--draft_tokens=3").err
+    assert "without --draft." in command(sample.main, run, "--draft_tokens=3").err
 
 
 def test_the_average_is_read_and_not_the_last_weights(command: Command, tmp_path: Path) -> None:

@@ -74,11 +74,10 @@ class TestWhy:
         heads = [text.split(" = ")[0] for text in out.split("\n\n")]
         names = ["model.blocks[0].attention.dropout", "model.blocks[0].dropout", "model.dropout"]
         assert sorted(heads) == names
-        flags = ("--why=@LerningRate", "--why=seed", "--why=modl", "--print")
+        flags = ("--why=@LerningRate", "--why=seed", "--print")
         status, out, err = command(train.main, DEBUG, *flags)
         assert (status, out) == (2, "")
         assert "error: --why=@LerningRate: @LerningRate selects nothing: no param" in err
-        assert "--why=modl: Trainer has no parameter 'modl'. Did you mean model?" in err
 
     def test_of_a_run(self, command: Command, run_directory: Path) -> None:
         file, resume = run_directory / "provenance.json", f"--resume={run_directory}"

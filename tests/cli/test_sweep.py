@@ -124,7 +124,7 @@ def test_a_bisection_names_the_difference(
     assert len(processes) == 4  # the ends, and each of the two differences
     assert "1 of 2 differences makes validation/loss bad" in out
     assert f"python train.py --config=config_file:{tmp_path}/good/config.json" in out
-    assert "--config=set:num_steps=3 --config=set:optimizer.lr=3.0" in out
+    assert f"--config=patch:{tmp_path}/bisect/patches/" in out
     again = command(sweep.main, *flags)
     assert again.status == 0 and "~ optimizer.lr: 0.001 -> 3.0" in again.out
     assert len(processes) == 4

@@ -91,6 +91,11 @@ def test_one_program_has_all_commands(tmp_path: Path) -> None:
     assert load(shown.stdout).seed == 3
 
 
+def test_the_reader_of_a_pipe_may_leave() -> None:
+    line = f"({shlex.quote(sys.executable)} -m fidgpt; true) | (exec 0<&-; true)"
+    assert subprocess.run(["sh", "-c", line], capture_output=True, check=True).stderr == b""
+
+
 def test_an_installed_command_names_installed_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert train_command(["config:debug"]) == "python train.py --config=config:debug"
     monkeypatch.setattr("sys.argv", ["/usr/bin/fidgpt-report"])

@@ -63,7 +63,6 @@ def test_scores_of_other_seeds_have_mean_and_deviation(tmp_path: Path) -> None:
         write_rows(path, steps)
     write_rows(sweep / "table.jsonl", rows)
     table = scores_table(read_report(sweep))
-    assert table is not None
     assert table[0] == ["score", "mean", "sigma", "runs"]
     assert ["validation/loss", "3.5000", "0.5", "3"] in table[1]
     assert {row[0].partition("/")[0] for row in table[1]} == {"validation"}

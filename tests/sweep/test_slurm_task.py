@@ -122,11 +122,6 @@ def test_parameters_of_submitit() -> None:
     }
 
 
-def test_invalid_options_are_refused() -> None:
-    with pytest.raises(ConfigError, match="'-C' is not an option in its long form"):
-        SlurmRunner(extra="-C a100")
-
-
 def test_a_machine_without_slurm_is_refused(
     toys: Toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -122,7 +122,7 @@ def test_finished_points_are_not_run_again_and_other_code_is_warned_of(toys: Toy
     (toys.directory / "table.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     results, text = run(sweep)
     assert "3 of 3 points are done already" in text
-    assert "warning: 1 point was run by another version of the code: seed=2." in text
+    assert "warning: 1 point ran with another version of the code: seed=2." in text
     assert [row["attempts"] for row in results] == [1, 1, 1]
     assert [row["name"] for row in sweep.results()] == ["seed=1", "seed=2", "seed=3", "seed=9"]
 

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -61,6 +61,23 @@ def define_path(name: str, help: str, *, allow_override: bool = False) -> None:
     parser, serializer = _PathParser(), flags.ArgumentSerializer()
     flag = flags.Flag(parser, serializer, name, None, help, allow_override=allow_override)
     flags.DEFINE_flag(flag)
+
+
+def refuse_unused(owners: Mapping[tuple[str, ...], Sequence[str]]) -> None:
+    """Refuse flags that are given and change nothing.
+
+    Args:
+      owners: names of flags, by the flags of which they need one.
+
+    Raises:
+      ConfigError: a flag lacks the others.
+    """
+    for others, names in owners.items():
+        unused = [name for name in names if FLAGS[name].present]
+        if unused and not any(FLAGS[other].value for other in others):
+            from fidgpt.graph import ConfigError
+
+            raise ConfigError(f"--{unused[0]} has no effect without --{' or --'.join(others)}.")
 
 
 def run(main: Main, *, takes_directives: bool = False) -> None:
@@ -185,6 +202,8 @@ def _status(main: Main, arguments: list[str]) -> int:
             message = str(error)
         elif isinstance(error, OSError) and error.filename is not None:
             message = f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}."
+        elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+            message = "no space is left on the disk."
         else:
             raise
         if FLAGS.debug:

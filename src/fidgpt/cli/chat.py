@@ -51,9 +51,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "chat")
-    unused = [name for name in _OF_SERVER if FLAGS[name].present and not FLAGS.serve]
-    if unused:
-        raise ConfigError(f"--{unused[0]} has no effect without --serve.")
+    app.refuse_unused({("serve",): _OF_SERVER})
     if FLAGS.serve and FLAGS.system:
         raise ConfigError("--system has no effect with --serve: callers send what they say.")
     from fidgpt.cli.answers import Assistant
@@ -104,11 +102,8 @@ class _Conversation:
     def _command(self, command: str, rest: str) -> str:
         """Carry out a command, and return what to print."""
         match command:
-            case "/system":
-                self._reset(rest)
-                return "A new conversation."
-            case "/reset":
-                self._reset(None if not self._system else self._system)
+            case "/system" | "/reset":
+                self._reset(rest if command == "/system" else self._system)
                 return "A new conversation."
             case "/temperature":
                 return self._temperature(rest)
@@ -119,14 +114,14 @@ class _Conversation:
         return f"There is no {command}.\n{_HELP}"
 
     def _temperature(self, text: str) -> str:
-        with contextlib.suppress(ValueError):
-            if text and (value := float(text)) >= 0:
-                self._settings["temperature"] = value
-            elif text:
-                raise ValueError
-            chosen = {**self._assistant.settings, **self._settings}
-            return f"temperature={chosen['temperature']}"
-        return f"temperature={text} must be a number from 0 on."
+        try:
+            value = float(text or (self._assistant.settings | self._settings)["temperature"])
+        except ValueError:
+            value = -1.0
+        if value < 0:
+            return f"temperature={text} must be a number from 0 on."
+        self._settings["temperature"] = value
+        return f"temperature={value}"
 
     def _reset(self, system: str | None) -> None:
         self._system = system

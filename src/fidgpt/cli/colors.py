@@ -73,26 +73,10 @@ def _print_wide(title: str, columns: Sequence[Sequence[str]]) -> None:
 
     console = Console(no_color=not has_color(sys.stdout), highlight=False)
     console.print(Text(title, style="bold"))
-    *first, last = columns
-    most = console.width // 2 - 4
-    if first[1:] and sum(max(map(len, column)) + 2 for column in first) > most:
-        # Too little is left for the last column: it goes below each row.
-        for row in zip(*first, last, strict=True):
-            name, *others = filter(None, row[:-1])
-            text = Text.assemble((name, "cyan"), *(f"  {one}" for one in others))
-            console.print(Padding(text, (0, 0, 0, 2)))
-            console.print(Padding(Text(row[-1]), (0, 0, 0, 6)))
-        console.print()
-        return
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    for number, _ in enumerate(columns):
-        table.add_column(style="" if number else "cyan", overflow="fold")
-    for *row, text in zip(*columns, strict=True):
-        table.add_row(*(Text(_broken(one, most)) for one in row), Text(text))
+    table.add_column(style="cyan", no_wrap=True)
+    for _ in columns[1:]:
+        table.add_column(overflow="fold")
+    for row in zip(*columns, strict=True):
+        table.add_row(*map(Text, row))
     console.print(Padding(table, (0, 0, 1, 2)))
-
-
-def _broken(text: str, width: int) -> str:
-    """Break a text into lines, behind spaces and signs of calls rather than inside of names."""
-    lines = re.findall(rf".{{1,{width}}}(?:(?<=[ (,=.])|$)|.{{1,{width}}}", text)
-    return "\n".join(map(str.strip, lines))

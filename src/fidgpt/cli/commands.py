@@ -1,6 +1,7 @@
 """The command `fidgpt`, or `python -m fidgpt`: `fidgpt train`, `fidgpt sweep` and the others."""
 
 import importlib
+import signal
 import sys
 import sysconfig
 from pathlib import Path
@@ -38,14 +39,16 @@ fidgpt COMMAND --help shows the flags of a command."""
 def run() -> None:
     """Run the command that the first word names, as its own program would run it."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in COMMANDS:
+        program = Path(sysconfig.get_path("scripts"), f"fidgpt-{name}")  # which a run records
+        sys.argv = [str(program), *sys.argv[2:]]
+        importlib.import_module(COMMANDS[name]).run()
+        return
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # its reader may leave, as `head` does
     if name == "--version":
         print(f"fidgpt {__version__}")
     elif name in ("--help", "-h", "help"):
         print(_USAGE)
-    elif name in COMMANDS:
-        program = Path(sysconfig.get_path("scripts"), f"fidgpt-{name}")  # which a run records
-        sys.argv = [str(program), *sys.argv[2:]]
-        importlib.import_module(COMMANDS[name]).run()
     else:
         print(f"error: there is no command {name!r}.\n\n{_USAGE}", file=sys.stderr)
         sys.exit(2)

@@ -1,6 +1,7 @@
 """Tab completion: the scripts of shells, and `python -m fidgpt.cli.completion` that they call."""
 
 import ast
+import glob
 import importlib
 import os
 import pkgutil
@@ -14,7 +15,6 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli.commands import COMMANDS as PROGRAMS
-from fidgpt.cli.listing import LISTS
 from fidgpt.cli.words import with_flags
 from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.compose.index import Index, index_for
@@ -26,54 +26,16 @@ _PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
 _UNFINISHED = tuple("=:./[")  # how words end that are typed on
 _STEP = re.compile(r"[=.\[]")
 _ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
+_KINDS = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
 
-_PROGRAM_NAMES = ("fidgpt", *(f"fidgpt-{name}" for name in COMMANDS))
-_PROGRAMS = " ".join(_PROGRAM_NAMES)
+_PROGRAMS = " ".join(["fidgpt", *(f"fidgpt-{name}" for name in COMMANDS)])
 _ASK = f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion"
-SCRIPTS = {
-    "bash": f"""\
-# Source this, for example: eval "$(python train.py --completion=bash)"
-_fidgpt() {{
-    local line
-    COMPREPLY=()
-    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
-        {_ASK} bash "${{COMP_LINE:0:COMP_POINT}}" "$COMP_WORDBREAKS" 2>/dev/null)
-}}
-complete -o nospace -F _fidgpt {_PROGRAMS}
-complete -o nospace -o bashdefault -o default -F _fidgpt python python3
-""",
-    "zsh": f"""\
-# Source this, for example: eval "$(python train.py --completion=zsh)"
-(( $+functions[compdef] )) || {{ autoload -Uz compinit && compinit; }}
-_fidgpt() {{
-    local -a found=("${{(@f)$({_ASK} zsh "$LBUFFER" 2>/dev/null)}}")
-    local -a whole=(${{found:#*[=:./[]}}) unfinished=(${{(M)found:#*[=:./[]}})
-    (( $#whole )) && compadd -a whole
-    (( $#unfinished )) && compadd -S '' -a unfinished
-    (( $#found[1] )) || _files
-}}
-_fidgpt_python() {{
-    if [[ $LBUFFER == *(train|sweep).py\\ * || $LBUFFER == *-m\\ fidgpt*\\ * ]]; then
-        _fidgpt
-    else
-        autoload -Uz +X _python 2>/dev/null && _python "$@" || _default
-    fi
-}}
-compdef _fidgpt {_PROGRAMS}
-compdef _fidgpt_python python python3
-""",
-    "fish": f"""\
-# Source this, for example: python train.py --completion=fish | source
-function __fidgpt
-    {_ASK} fish (commandline -cp | string collect) 2>/dev/null
-end
-function __fidgpt_is_python_of
-    string match -qr '(train|sweep)\\.py |-m fidgpt\\S* ' -- (commandline -cp | string collect)
-end
-complete{"".join(f" -c {name}" for name in _PROGRAM_NAMES)} -f -a '(__fidgpt)'
-complete -c python -c python3 -n __fidgpt_is_python_of -f -a '(__fidgpt)'
-""",
-}
+
+
+def script(shell: str) -> str:
+    """Return the script that bash, zsh or fish is to read, in which Tab asks this program."""
+    text = Path(__file__).with_suffix(f".{shell}").read_text(encoding="utf-8")
+    return text.replace("@ASK@", _ASK).replace("@PROGRAMS@", _PROGRAMS)
 
 
 def main(shell: str, line: str, breaks: str = " ") -> None:
@@ -156,27 +118,20 @@ def _flags_of(command: str) -> dict[str, flags.Flag]:
 
 
 def _values(flag: flags.Flag, typed: str, words: Sequence[str]) -> Words:
-    """What the value of a flag may become."""
+    """What the value of a flag may become: a directive, or what holds names, paths or files."""
     kind, colon, path = typed.partition(":")
     match flag.name:
-        case "resume" | "run_dir":
-            return {text: "" for text in _files(typed) if text.endswith("/")}
         case "config" | "sweep" | "space" if not colon:
-            return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
+            return _KINDS
         case "config" | "sweep" | "space":
             return _after(f"{kind}:", _directives(kind, path, _index(words)))
         case "list" if colon:
             return _after(f"{kind}:", _paths(path, _index(words)))
-        case "list":
-            return dict.fromkeys([*LISTS, "parts:", "knobs:"], "")
         case "why":
             return _paths(typed, _index(words))
         case "diff":
             return _names(typed, "config", _index(words)) | _files(typed)
-    if type(flag.parser) is flags.ArgumentParser:
-        return _files(typed)
-    choices = getattr(flag.parser, "enum_values", ())
-    return {word: "" for word in choices if word not in ("true", "false")}
+    return _files(typed)
 
 
 def _words(typed: str, words: Sequence[str]) -> Words:
@@ -190,8 +145,7 @@ def _words(typed: str, words: Sequence[str]) -> Words:
     names = _names(typed, "config", index) | _names(typed, "fiddler", index)
     if not typed:
         return names
-    kinds = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
-    return names | kinds | _directives("set", typed, index) | _names(typed, "tag", index, "=")
+    return names | _KINDS | _directives("set", typed, index) | _names(typed, "tag", index, "=")
 
 
 def _index(words: Sequence[str]) -> Index:
@@ -212,16 +166,13 @@ def _index(words: Sequence[str]) -> Index:
 def _directives(kind: str, rest: str, index: Index) -> Words:
     """What may follow the colon of a directive."""
     completes = DIRECTIVES[kind].completes if kind in DIRECTIVES else ""
-    left, equals, right = rest.partition("=")
     end = "=" * ("=" in completes)
     match completes:
-        case "path=path" if equals:
-            return _after(f"{left}=", _paths(right, index))
         case "file":
             return _files(rest)
-        case "tag=" if not equals:
+        case "tag=":
             return _names(rest, "tag", index, end)
-        case "path" | "path=" | "path=path" | "value=" if not equals:
+        case "path" | "path=" | "value=":
             return _paths(rest, index, end, values_only=completes == "value=")
         case "config" | "fiddler" if "(" not in rest:
             done = rest[: rest.rfind(",") + 1]  # of an axis of a sweep
@@ -242,9 +193,7 @@ def _paths(typed: str, index: Index, end: str = "", *, values_only: bool = False
             step = _STEP.search(path, len(typed))
             text = path[: step.end()] if step else path
             found.setdefault(text, doc if text == path else "")
-    only = next(iter(found), "")
-    goes_on = len(found) == 1 and only.endswith((".", "[")) and only != typed
-    return _paths(only, index, end, values_only=values_only) if goes_on else found
+    return found
 
 
 def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
@@ -264,14 +213,10 @@ def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
 
 
 def _files(typed: str) -> Words:
-    """The files in the folder that is typed so far; hidden ones where a dot is typed."""
-    folder, slash, name = typed.rpartition("/")
-    try:
-        entries = sorted(os.scandir(os.path.expanduser(folder + slash) or "."), key=os.fspath)
-    except OSError:
-        return {}
-    shown = [one for one in entries if name.startswith(".") or not one.name.startswith(".")]
-    return {f"{folder}{slash}{one.name}{'/' * one.is_dir()}": "" for one in shown}
+    """The files whose paths begin with what is typed; hidden ones where a dot is typed."""
+    start = os.path.expanduser(typed)
+    paths = sorted(glob.glob(f"{glob.escape(start)}*"))
+    return {f"{typed}{path[len(start) :]}{'/' * os.path.isdir(path)}": "" for path in paths}
 
 
 def _after(prefix: str, words: Words) -> Words:

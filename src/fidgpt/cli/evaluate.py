@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, one_directory, writing
+from fidgpt.cli.trained import load_trained, naming, one_directory
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -69,10 +69,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "evaluate")
-    for owners, names in _BELONGS_TO.items():
-        unused = [name for name in names if FLAGS[name].present]
-        if unused and not any(FLAGS[owner].value for owner in owners):
-            raise ConfigError(f"--{unused[0]} has no effect without --{' or --'.join(owners)}.")
+    app.refuse_unused(_BELONGS_TO)
     output = FLAGS.out and Path(FLAGS.out)
     if output and not output.parent.is_dir():  # rejected before hours of answers
         raise ConfigError(f"--out={output} cannot be written: name a file in a folder.")
@@ -81,26 +78,25 @@ def main(arguments: list[str]) -> None:
     if not (FLAGS.text or tasks):
         remedy = "The batch size is that of its run: use --text=FILE with a smaller one."
     # Each of several processes has the whole model, and rows and questions of its own.
-    with within_memory(remedy=remedy), DataParallel() as parallel:
+    with within_memory(remedy=remedy), naming(path), DataParallel() as parallel:
         trainer, tokenizer = load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
             results |= _measured(path, trainer, parallel)
         if tasks:
-            results |= _solved(path, trainer, tokenizer, tasks, parallel)
+            results |= _solved(trainer, tokenizer, tasks, parallel)
         if not parallel.is_main:
             return
     print("\n".join(_table(results)))
     if output:
         from fidgpt.files import write_whole
 
-        with writing(output):
-            write_whole(output, json.dumps(results, indent=2) + "\n")
+        write_whole(output, json.dumps(results, indent=2) + "\n")
 
 
 def _measured(path: Path, trainer: "Trainer", parallel: "DataParallel") -> Results:
     """Return the metrics of each --text, or else of the run's evaluators, in its number format."""
-    from fidgpt import data, graph, train
+    from fidgpt import data, graph
     from fidgpt.train.evaluation import Validation
 
     evaluators = {} if FLAGS.text else {**trainer.evaluators}
@@ -115,30 +111,19 @@ def _measured(path: Path, trainer: "Trainer", parallel: "DataParallel") -> Resul
             f"{path} has no evaluators: name a text or a task: --text=books.jsonl or "
             "--tasks=lambada_openai"
         )
-    for name, evaluator in evaluators.items():
-        try:
-            evaluator.prepare()
-        except data.DataError as error:
-            raise data.DataError(f"{name} cannot be measured. {error}") from error
+    for evaluator in evaluators.values():
+        evaluator.prepare()
     model = trainer.precision.replica(trainer.model)
-    try:
-        return {
-            name: evaluator(model, trainer.loss, parallel) for name, evaluator in evaluators.items()
-        }
-    except ValueError as error:
-        raise train.RunError(f"{path} cannot be measured: {error}") from error
+    return {
+        name: evaluator(model, trainer.loss, parallel) for name, evaluator in evaluators.items()
+    }
 
 
 def _solved(
-    path: Path,
-    trainer: "Trainer",
-    tokenizer: "Tokenizer",
-    names: list[str],
-    parallel: "DataParallel",
+    trainer: "Trainer", tokenizer: "Tokenizer", names: list[str], parallel: "DataParallel"
 ) -> Results:
     """Return the metrics of tasks."""
     from fidgpt.model.generation import prepare_to_write
-    from fidgpt.train import RunError
     from fidgpt.train.harness import Tasks, answers_to
 
     prepare_to_write(trainer.model)
@@ -159,15 +144,12 @@ def _solved(
         seed=FLAGS.task_seed,
         parallel=parallel,
     )
-    try:
-        return tasks.run(answers, bootstrap_iters=1000)
-    except ValueError as error:
-        raise RunError(f"{path} cannot answer: {error}") from error
+    return tasks.run(answers, bootstrap_iters=1000)
 
 
 def _table(results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield a line for each metric, with its standard error behind it if it has one."""
-    width = max((len(task) for task in results), default=0)
+    width = max(map(len, results))
     for task, metrics in results.items():
         for name, value in metrics.items():
             metric, slash, how = name.partition("/")

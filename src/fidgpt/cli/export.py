@@ -9,7 +9,7 @@ from typing import Any
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, writing
+from fidgpt.cli.trained import load_trained
 
 FLAGS = flags.FLAGS
 
@@ -37,11 +37,10 @@ def main(arguments: list[str]) -> None:
     Raises:
       ConfigError: not a run and a directory were named, or no family of the hub computes what the
         model does.
-      RunError: there is no run, or the directory cannot be written.
+      RunError: there is no run.
+      OSError: the directory cannot be written.
     """
     # Late: --help loads no torch.
-    from safetensors import SafetensorError
-
     from fidgpt.graph import ConfigError
     from fidgpt.interop import save_gguf, save_hf
     from fidgpt.interop.hugging_face.files import is_hub_directory
@@ -52,11 +51,9 @@ def main(arguments: list[str]) -> None:
         )
     path, target = map(Path, arguments)
     is_gguf = target.suffix == ".gguf"
-    unused = [name for name in ("push", "shard_gb") if is_gguf and FLAGS[name].present]
-    unused += ["gguf_type"] * (not is_gguf and FLAGS["gguf_type"].present)
-    unused += ["public"] * (not FLAGS.push and FLAGS.public)
-    if unused:
-        raise ConfigError(f"--{unused[0]} has no effect with {target}: remove it.")
+    for name in ("push", "shard_gb") if is_gguf else ("gguf_type",):
+        if FLAGS[name].present:
+            raise ConfigError(f"--{name} has no effect with {target}: remove it.")
     trainer, tokenizer = load_trained(path)
     origin = getattr(trainer.weights, "keywords", {}).get("directory")
     if is_hub_directory(path):  # whose weights have lost nothing
@@ -68,19 +65,13 @@ def main(arguments: list[str]) -> None:
         "tokenizer": tokenizer,
         "model_type": FLAGS.model_type,
     }
-    with writing(target):
-        if is_gguf:
-            architecture = save_gguf(trainer.model, target, dtype=FLAGS.gguf_type, **shared)
-            print(f"{target} holds a {architecture} of llama.cpp.")
-            return
-        source = origin if origin and is_hub_directory(Path(origin)) else None
-        size = int(FLAGS.shard_gb * 1e9)
-        try:
-            architecture = save_hf(
-                trainer.model, target, max_shard_size=size, source=source, **shared
-            )
-        except SafetensorError as error:
-            raise OSError(str(error)) from error
+    if is_gguf:
+        architecture = save_gguf(trainer.model, target, dtype=FLAGS.gguf_type, **shared)
+        print(f"{target} holds a {architecture} of llama.cpp.")
+        return
+    source = origin if origin and is_hub_directory(Path(origin)) else None
+    size = int(FLAGS.shard_gb * 1e9)
+    architecture = save_hf(trainer.model, target, max_shard_size=size, source=source, **shared)
     print(f"{target} holds a {architecture} of transformers.")
     if FLAGS.push:
         print(_push(target, FLAGS.push))

@@ -80,9 +80,9 @@ def answered(arguments: list[str]) -> bool:
 
         raise ConfigError(f"{arguments[0]!r} stands after --, where no directive is read.")
     if FLAGS.completion:
-        from fidgpt.cli.completion import SCRIPTS
+        from fidgpt.cli.completion import script
 
-        print(SCRIPTS[FLAGS.completion], end="")
+        print(script(FLAGS.completion), end="")
     elif FLAGS.list is not None:
         from fidgpt.cli.listing import print_listing
 

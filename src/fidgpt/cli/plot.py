@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import writing
 
 if TYPE_CHECKING:
     from fidgpt.curves import Curve, Recorded
@@ -71,8 +70,7 @@ def main(arguments: list[str]) -> None:
     runs = curves.read_runs([Path(argument) for argument in arguments])
     panels = {one: _curves(runs, one) for one in curves.chosen_metrics(runs, FLAGS.metric)}
     look: dict[str, Any] = {name: FLAGS[name].value for name in ("over", "log_x", "log_y", "title")}
-    with writing(out):
-        curves.save(curves.draw(panels, **look), out)
+    curves.save(curves.draw(panels, **look), out)
     drawn = {curve.run for found in panels.values() for curve in found}
     names = [run.name for run in runs if run.name in drawn]
     shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} runs"

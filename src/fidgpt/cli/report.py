@@ -1,6 +1,5 @@
 """Show the results of a sweep, and write its page: `fidgpt report runs/SWEEP`."""
 
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -8,7 +7,6 @@ from absl import flags
 from fidgpt.cli import app
 
 FLAGS = flags.FLAGS
-_USAGE = "fidgpt report DIRECTORY, or python -m fidgpt.sweep report DIRECTORY"
 
 flags.DEFINE_string(
     "objective",
@@ -35,10 +33,9 @@ def main(arguments: list[str]) -> None:
 
     Raises:
       ConfigError: the command or the directory is wrong, or no point is finished.
-      RunError: a file cannot be written.
+      OSError: the page cannot be written.
     """
-    from rich.console import Console  # late: --help needs none of it
-
+    # Late: --help needs none of it.
     from fidgpt.sweep.report import read_report, write_page
     from fidgpt.sweep.report.document import (
         commands,
@@ -47,28 +44,18 @@ def main(arguments: list[str]) -> None:
         leader_tables,
         scores_table,
     )
-    from fidgpt.sweep.results import log_width, table
-    from fidgpt.train import RunError
+    from fidgpt.sweep.results import console_of_log, table
 
     report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)
-    try:
-        page = write_page(report, FLAGS.out, allowed=FLAGS.allow) if FLAGS.page else None
-    except OSError as error:
-        where = FLAGS.out or report.directory
-        raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
+    page = write_page(report, FLAGS.out, allowed=FLAGS.allow) if FLAGS.page else None
     print("\n".join(report.verdict))
     for sentence, command in commands(report, allowed=FLAGS.allow):
         print(f"\n{sentence}\n  {command}")
     print()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else log_width())
-    tables = [*leader_tables(report).values()]
-    if (scores := scores_table(report)) is not None:
-        tables.append(scores)
-    if report.effects:
-        tables.append(effects_table(report))
-    if len(report.columns) > 1:
-        tables.append(importance_table(report))
-    for head, rows in tables:
+    console = console_of_log()
+    tables = [*leader_tables(report).values(), scores_table(report), effects_table(report)]
+    tables += [importance_table(report)] if len(report.columns) > 1 else []
+    for head, rows in [one for one in tables if one[1]]:
         console.print(table(head, rows))
         console.print()
     if page is not None:
@@ -81,5 +68,4 @@ def _directory(arguments: list[str]) -> Path:
     match arguments:
         case ["report", directory] | [directory] if directory != "report":
             return Path(directory)
-        case _:
-            raise ConfigError(f"name one sweep: {_USAGE}")
+    raise ConfigError("name one sweep: fidgpt report DIRECTORY")

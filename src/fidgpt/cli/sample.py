@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from fidgpt.cli import app, sampling
-from fidgpt.cli.trained import generation_ends, load_trained, one_directory, to_write
+from fidgpt.cli.trained import generation_ends, load_trained, naming, one_directory, to_write
 
 FLAGS = flags.FLAGS
 
@@ -45,7 +45,6 @@ def main(arguments: list[str]) -> None:
       RunError: the run has no model that could write, or there is not enough memory.
     """
     # Late: --help loads no torch.
-    from fidgpt import train
     from fidgpt.graph import ConfigError
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train.device import within_memory
@@ -53,24 +52,20 @@ def main(arguments: list[str]) -> None:
     path = one_directory(arguments, "sample")
     if FLAGS.score and FLAGS.draft:
         raise ConfigError("--draft has no effect with --score; remove one.")
-    if not FLAGS.draft and FLAGS["draft_tokens"].present:
-        raise ConfigError("--draft_tokens has no effect without --draft=RUN.")
-    with within_memory(remedy="Generate fewer tokens, or fewer texts at once."):
+    app.refuse_unused({("draft",): ["draft_tokens"]})
+    with within_memory(remedy="Generate fewer tokens, or fewer texts at once."), naming(path):
         trainer, tokenizer = load_trained(path)
         model, context = trainer.model, trainer.seq_len
         if not FLAGS.score:  # scores are what one compares
             model = to_write(trainer, float32=FLAGS.float32)
         prepare_to_write(model)
         draft = _draft(path, tokenizer) if FLAGS.draft else None
-        try:
-            if FLAGS.score:
-                pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
-            else:
-                pieces = _written(model, tokenizer, context, draft, generation_ends(path))
-            for piece in pieces:
-                print(piece, end="", flush=True)
-        except ValueError as error:
-            raise train.RunError(f"{path} cannot write: {error}") from error
+        if FLAGS.score:
+            pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
+        else:
+            pieces = _written(model, tokenizer, context, draft, generation_ends(path))
+        for piece in pieces:
+            print(piece, end="", flush=True)
     if draft is not None and draft.num_proposed:
         print(
             f"{draft.num_accepted} of {draft.num_proposed} tokens that {FLAGS.draft} proposed were "
@@ -91,16 +86,12 @@ def _draft(path: Any, tokenizer: Any) -> Any:
 
     if tokens(other) != tokens(tokenizer):
         raise ConfigError(
-            f"--draft={FLAGS.draft} has another tokenizer, {_named(other)}, than {path}, "
-            f"{_named(tokenizer)}: name a model that was trained with the same one."
+            f"--draft={FLAGS.draft} has another tokenizer than {path}: name a model that was "
+            "trained with the same one."
         )
     model = to_write(trainer, float32=FLAGS.float32)
     prepare_to_write(model)
     return Draft(model, context=trainer.seq_len, num_tokens=FLAGS.draft_tokens)
-
-
-def _named(tokenizer: Any) -> str:
-    return f"a {type(tokenizer).__name__} of {tokenizer.vocab_size:,} tokens"
 
 
 def _written(model: Any, tokenizer: Any, context: int, draft: Any, ends: set[int]) -> Iterator[str]:

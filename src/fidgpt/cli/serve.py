@@ -24,7 +24,7 @@ _UNSUPPORTED = (
     "suffix",
     "best_of",
 )
-_COUNTS = ("n", "seed", "max_tokens", "max_completion_tokens")
+_COUNTS = ("n", "max_tokens", "max_completion_tokens")
 _SETTINGS = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), float),
     "top_k": int,
@@ -60,7 +60,6 @@ class Server:
         self.app = self._application(hosts)
 
     def _application(self, hosts: Sequence[str]) -> Any:
-        _require_packages()
         from starlette.applications import Starlette
         from starlette.middleware import Middleware
         from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -75,8 +74,8 @@ class Server:
         routes = [
             Route("/", page),
             Route("/v1/models", self._models),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1/completions", self._completions, methods=["POST"]),
+            Route("/v1/chat/completions", self._respond, methods=["POST"]),
+            Route("/v1/completions", self._respond, methods=["POST"]),
         ]
         return Starlette(routes=routes, middleware=[trusted])
 
@@ -88,21 +87,16 @@ class Server:
         model = {"id": self._name, "object": "model", "created": 0, "owned_by": "fidgpt"}
         return JSONResponse({"object": "list", "data": [model]})
 
-    async def _chat(self, request: Any) -> Any:
-        return await self._respond(request, is_chat=True)
-
-    async def _completions(self, request: Any) -> Any:
-        return await self._respond(request, is_chat=False)
-
     def _is_allowed(self, request: Any) -> bool:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         return self._token is None or secrets.compare_digest(given.encode(), self._token.encode())
 
-    async def _respond(self, request: Any, *, is_chat: bool) -> Any:
+    async def _respond(self, request: Any) -> Any:
         from starlette.responses import JSONResponse, StreamingResponse
 
         if not self._is_allowed(request):
             return _error("The token is missing or wrong.", 401)
+        is_chat = "chat" in request.url.path
         try:
             body = await request.json()
             answers = self._answers(body, is_chat=is_chat)
@@ -119,10 +113,8 @@ class Server:
         pieces = self._written(answers)
         if body.get("stream"):
             head["object"] = "chat.completion.chunk" if is_chat else kind
-            options = body.get("stream_options") or {}
-            events = _events(
-                head, answers, pieces, is_chat=is_chat, has_usage=bool(options.get("include_usage"))
-            )
+            has_usage = bool((body.get("stream_options") or {}).get("include_usage"))
+            events = _events(head, answers, pieces, is_chat=is_chat, has_usage=has_usage)
             return StreamingResponse(events, media_type="text/event-stream")
         texts = [""] * len(answers)
         try:
@@ -150,15 +142,16 @@ class Server:
         if not isinstance(body, Mapping):
             raise ValueError("The request must be a JSON object.")
         for name in _COUNTS:
-            if not isinstance(body.get(name), int | None):
-                raise ValueError(f"{name}={body[name]!r} must be a whole number.")
+            count = body.get(name, 1)
+            if count is not None and (not isinstance(count, int) or count < 1):
+                raise ValueError(f"{name}={count!r} must be a whole number from 1 on.")
         unsupported = [name for name in _UNSUPPORTED if body.get(name)]
         if (body.get("response_format") or {}).get("type", "text") != "text":
             unsupported.append("response_format")
         if unsupported:
             raise ValueError(f"{', '.join(unsupported)}: not supported; leave it out.")
         if is_chat:
-            if not isinstance(body.get("messages"), list):
+            if not (isinstance(body.get("messages"), list) and body["messages"]):
                 raise ValueError("The request needs a list of messages.")
             prompts = [self._assistant.conversation(body["messages"], tools=body.get("tools"))]
         else:
@@ -167,9 +160,10 @@ class Server:
             texts = [texts] if is_one else texts
             prompts = [self._assistant.text(one) if isinstance(one, str) else one for one in texts]
         stop = body.get("stop") or []
-        given = {name: read for name, read in _SETTINGS.items() if body.get(name) is not None}
-        settings: dict[str, Any] = {name: read(body[name]) for name, read in given.items()}
-        seed = secrets.randbits(62) if body.get("seed") is None else body["seed"]
+        settings: dict[str, Any] = {
+            name: read(body[name]) for name, read in _SETTINGS.items() if body.get(name) is not None
+        }
+        seed = secrets.randbits(62) if body.get("seed") is None else int(body["seed"])
         count = body.get("n") or 1
         most = body.get("max_completion_tokens") or body.get("max_tokens")
         return [
@@ -263,16 +257,6 @@ def _error(message: str, status: int) -> Any:
     return JSONResponse({"error": content}, status_code=status)
 
 
-def _require_packages() -> Any:
-    """Return the package that serves.
-
-    Raises:
-      DataError: it is not installed.
-    """
-    import_extra("starlette", extra="serve", purpose="--serve")
-    return import_extra("uvicorn", extra="serve", purpose="--serve")
-
-
 def serve(
     assistant: Assistant,
     *,
@@ -295,7 +279,7 @@ def serve(
     Raises:
       DataError: the packages are missing, or the address is taken.
     """
-    uvicorn = _require_packages()
+    uvicorn = import_extra("uvicorn", extra="serve", purpose="--serve")
     is_local = host in _LOOPBACK
     if token is None and not is_local:
         token = secrets.token_urlsafe(24)

@@ -17,7 +17,7 @@ from fidgpt.data import Conversations
 from fidgpt.graph import ConfigError, ConfigErrors, holds, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.docs import description
-from fidgpt.graph.errors import raise_all
+from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.plan import Cluster
@@ -92,19 +92,13 @@ def _texts(composition: Composition) -> Iterator[str]:
         )
 
 
-def _whys(composition: Composition) -> list[str]:
-    """Return the provenance of all paths that are asked for; report all that do not exist."""
-    texts: list[str] = []
-    errors: list[str] = []
+def _whys(composition: Composition) -> Iterator[str]:
+    """Yield the provenance of all paths that are asked for."""
     for path in FLAGS.why:
-        try:
+        with at(f"--why={path}"):
             matches_many = any(sign in path for sign in "*@:")
             refs = graph.find_parameters(composition.config, path) if matches_many else []
-            texts += map(composition.why, [ref.path for ref in refs] if matches_many else [path])
-        except ConfigError as error:
-            errors.append(f"--why={path}: {error}")
-    raise_all(errors)
-    return texts
+            yield from map(composition.why, [ref.path for ref in refs] if matches_many else [path])
 
 
 def _printed(composition: Composition, form: str) -> str:
@@ -154,7 +148,7 @@ def _page(composition: Composition) -> str:
     with contextlib.suppress(ConfigError):
         trainer = build_trainer(resolved, composition.catalogue, will_run=False)
         sizes = part_sizes(resolved.bound.model, trainer.model, path="model")
-        facts = memory_rows(_summary(trainer, _machine(trainer)[0]).facts)
+        facts = memory_rows(_summary(trainer)[0].facts)
     return page(composition.config, title=_title(composition), sizes=sizes, facts=facts)
 
 
@@ -190,7 +184,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         return planned(composition, trainer, price=FLAGS.price, **settings)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
-    machine, count = _machine(trainer)
+    summary, machine, count = _summary(trainer)
     name = os.environ.get(device.VARIABLE)
     if name and trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.size else "devices of"
@@ -202,28 +196,22 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     recipe = description(function)
     if recipe and composition.directives[1:]:
         recipe = f"Of {base}, which was changed: {recipe}"
-    return summary_text(_summary(trainer, machine), recipe=recipe, color=color)
+    return summary_text(summary, recipe=recipe, color=color)
 
 
-def _summary(trainer: Trainer, machine: Cluster) -> Summary:
-    """Return what is known of a run; ConfigError if a pipeline has too few micro-batches."""
-    try:
-        return summary_of(trainer, machine)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-
-
-def _machine(trainer: Trainer) -> tuple[Cluster, int]:
-    """Return the machine that is named or at hand, and over how many devices it splits a batch.
+def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
+    """Return what is known of a run, its machine, and over how many devices it splits a batch.
 
     Raises:
-      ConfigError: there is no such machine, or the mesh does not fit on it.
+      ConfigError: there is no machine of that name, the mesh does not fit on it, or a pipeline has
+        too few micro-batches.
     """
-    try:
-        from fidgpt.cli.plan import cluster_of  # late: takes rich
+    from fidgpt.cli.plan import cluster_of  # late: takes rich
 
+    try:
         machine = cluster_of(trainer)
-        return machine, trainer.parallel.layout(machine.size).data_size
+        count = trainer.parallel.layout(machine.size).data_size
+        return summary_of(trainer, machine), machine, count
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

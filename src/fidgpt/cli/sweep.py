@@ -40,6 +40,8 @@ _HELP = {
     "space": "What --search samples: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
     "'set:seq_len=range(64,513,64)', or one of several values: fiddler:use_rope,use_alibi.",
 }
+_NEEDED_BY = {("search",): ("search_seed", "stop", "space"), ("bisect",): ("threshold", "steps")}
+_EXCLUDED_BY = {"search": AXES, "bisect": ("config", "search", *AXES)}
 
 
 class _InPlace(flags.MultiFlag):
@@ -113,31 +115,17 @@ def main(arguments: list[str]) -> int | None:
 
     Raises:
       ConfigError: a flag, an axis or the directory is wrong.
-      RunError: a file of the sweep cannot be read or written.
+      OSError: a file of the sweep cannot be read or written.
     """
     if answered(arguments):
         return None
-    from rich.console import Console  # late: --help and --list load no torch
+    from fidgpt.sweep.results import console_of_log  # late: --help and --list load no torch
 
-    from fidgpt.sweep.results import log_width
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = log_width()
-    try:
-        _check_flags()
-        if FLAGS.bisect is not None:
-            return _bisect(console)
-        return _sweep(console) if FLAGS.search is None else _search(console)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        from fidgpt.train import RunError
-
-        raise RunError(
-            f"{error.filename or 'a file of the sweep'} cannot be written or read: "
-            f"{error.strerror}. Fix that, and give the same command again."
-        ) from error
+    console = console_of_log()
+    _check_flags()
+    if FLAGS.bisect is not None:
+        return _bisect(console)
+    return _sweep(console) if FLAGS.search is None else _search(console)
 
 
 def _check_flags() -> None:
@@ -152,18 +140,15 @@ def _check_flags() -> None:
             f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "
             "train.py --print with the directives of one of them its config."
         )
-    mode = next((one for one in ("bisect", "search") if FLAGS[one].value is not None), None)
-    unused = {
-        None: ("search_seed", "stop", "space", "threshold", "steps"),
-        "search": ("bisect", *AXES, "threshold", "steps"),
-        "bisect": ("config", "search", "search_seed", "stop", *_HELP),
-    }[mode]
-    for name in unused:
-        if FLAGS[name].present:
-            what = f"--{mode}" if mode else "a sweep"
-            raise ConfigError(f"--{name} has no effect with {what}: remove one of them.")
-    if mode and not FLAGS.objective:
-        raise ConfigError(f"--{mode} needs a metric to compare: --objective=validation/loss")
+    app.refuse_unused(_NEEDED_BY)
+    for mode, others in _EXCLUDED_BY.items():
+        if FLAGS[mode].value is None:
+            continue
+        for name in others:
+            if FLAGS[name].present:
+                raise ConfigError(f"--{name} has no effect with --{mode}: remove one of them.")
+        if not FLAGS.objective:
+            raise ConfigError(f"--{mode} needs a metric to compare: --objective=validation/loss")
 
 
 def _settings() -> dict[str, Any]:
@@ -201,11 +186,9 @@ def _runner() -> "Runner":
         call = parse_call(FLAGS.runner)
         if call.name not in _RUNNERS:
             raise ConfigError(f"there is no runner {call.name!r}. {suggest(call.name, _RUNNERS)}")
-        for name in ("jobs", "retries"):
-            if name in call.named:
-                raise ConfigError(f"{name} is a flag of its own: --{name}={call.named[name]}.")
         module, _, runner = _RUNNERS[call.name].partition(":")
-        call.named.update(jobs=str(FLAGS.jobs), retries=str(FLAGS.retries))
+        for name in ("jobs", "retries"):
+            call.named.setdefault(name, str(FLAGS[name].value))
         return call_with(getattr(importlib.import_module(module), runner), call)
 
 

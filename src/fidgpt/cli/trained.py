@@ -36,18 +36,21 @@ def one_directory(arguments: list[str], command: str) -> Path:
 
 
 @contextlib.contextmanager
-def writing(path: object) -> Iterator[None]:
-    """Report what cannot be written.
+def naming(path: Path) -> Iterator[None]:
+    """Name the directory of a model that refuses what it is used for.
 
     Raises:
-      RunError: a file could not be written.
+      RunError: it raises a ValueError of no kind.
     """
+    from fidgpt.graph.errors import is_user_error
+    from fidgpt.train import RunError
+
     try:
         yield
-    except OSError as error:
-        from fidgpt.train import RunError
-
-        raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
+    except ValueError as error:
+        if is_user_error(error):
+            raise
+        raise RunError(f"{path} cannot be used: {error}") from error
 
 
 def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Tokenizer]":
@@ -141,17 +144,13 @@ def _restore(
         restore()
         return
     average = trainer.average
-    if average is None:
+    if average is not None:
+        train_only(model, trainer.trainable)
+        average.begin(model)
+        restore(stateful={"average": average}, warn=lambda line: None)
+    if average is None or not average.has_history:
         raise ConfigError(
-            f"--averaged: {path} keeps no average of its weights. Remove the flag, or let a run "
-            "keep one: --config=fiddler:use_ema"
-        )
-    train_only(model, trainer.trainable)
-    average.begin(model)
-    restore(stateful={"average": average}, warn=lambda line: None)
-    if not average.has_history:
-        raise ConfigError(
-            f"--averaged: this checkpoint of {path} holds no average: use a later one, or remove "
-            "the flag."
+            f"--averaged: {path} keeps no average of its weights in this checkpoint. Remove the "
+            "flag, or let a run keep one: --config=fiddler:use_ema"
         )
     average.exchange(model)

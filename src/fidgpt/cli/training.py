@@ -57,7 +57,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     echo(changes)
-    warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
+    warn([*warnings, *without_effect(composition)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         echo([f"tuning: {choice.reason}"])
@@ -134,20 +134,15 @@ def _failure_on_a_mesh(error: RanksError) -> str:
     """Return what failed on a mesh and where, without the traceback of a process."""
     whole = str(error).strip()
     text = whole.removesuffix(f"\n{mesh_check.ALONE}")
-    foreign = f"{os.sep}torch{os.sep}", ", in __torch_"
     places = [line.strip() for line in text.splitlines() if line.startswith("  File ")]
-    places = [place for place in places if not any(one in place for one in foreign)]
+    places = [place for place in places if f"{os.sep}torch{os.sep}" not in place]
     if not places:
         return text
     message = text.rpartition("\n    ")[2].partition("\n")[2]  # behind the last line of code
     failure = "the mesh cannot compute the step that one process computes"
-    remedy = (
-        "Compare what custom modules declare of their parts (own_split, SPLIT_DIMS) with what they "
-        "compute; "
-    )
     if text != whole:
-        failure, remedy = "one process cannot compute the step, on any mesh", ""
-    return f"{failure}: {message:.300}\n  {places[-1]}\n  {remedy}--debug shows the whole error."
+        failure = "one process cannot compute the step, on any mesh"
+    return f"{failure}: {message:.300}\n  {places[-1]}\n  --debug shows the whole error."
 
 
 def _may_fit(trainer: Trainer) -> bool:
@@ -216,10 +211,8 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
     if not is_as_begun(path, cfg):
         warn(
             [
-                f"{path / 'config.json'} is not the config that the run began with: it, "
-                "or a constructor that it names, was edited, and the run continues with what it "
-                "holds. Changes by --config are checked and "
-                f"recorded instead; {path / 'command.txt'} with --print=json prints the first one."
+                f"{path / 'config.json'} is not the config that the run began with: it, or a "
+                "constructor that it names, was edited, and the run continues with what it holds."
             ]
         )
     return cfg
@@ -253,13 +246,6 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
             f"resume it with {shlex.quote(f'--resume={path}')}, or name another --run_dir."
         )
     return old
-
-
-def _unreached_stop(cfg: fdl.Buildable) -> Iterator[str]:
-    """Yield a sentence if a run ends before --until_step."""
-    num_steps = getattr(cfg, "num_steps", None)
-    if FLAGS.until_step is not None and isinstance(num_steps, int) and FLAGS.until_step > num_steps:
-        yield f"--until_step={FLAGS.until_step} is after the end of the run, at {num_steps=}."
 
 
 def _contradictions() -> Iterator[str]:

@@ -34,8 +34,8 @@ class Directive:
         the graph and returns its edits; a "base" gets None and returns a graph; "code", which may
         fail halfway, gets a copy and returns the changed graph, with which it is compared. A "file"
         gets None and returns the directives that stand in it, which are applied in its place.
-      completes: what completes the text, or what is left and right of its `=`: "config",
-        "fiddler", "file", "path", "value=" (the path of a value), "tag=", "path=" or "path=path".
+      completes: what completes the text, or what is left of its `=`: "config",
+        "fiddler", "file", "path", "value=" (the path of a value), "tag=" or "path=".
       sweep: what the values of an axis in a sweep are: "names", or "numbers" too, such as
         `log(1e-4,1e-2,9)`; None if it has no axes. They stand behind the `=`, if it has one.
       role: "base" for where a graph begins, "edit", "code" or "file".
@@ -273,7 +273,7 @@ _ALL = (
     _number("tag", "NAME=VALUE", "set a quantity for all that inherit it", _tag, "tag="),
     Directive("del", "PATH", "go back to the default", _delete, "path", restates=True),
     Directive("use", "PATH=PART(args)", "replace a component", _use, "path="),
-    Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path=path"),
+    Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path="),
     Directive("untie", "PATH", "give a parameter its own copy", _untie, "path"),
     _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
     _file("yaml", "FILE", "apply what a YAML file sets", _yaml, "file"),

@@ -291,14 +291,9 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
       ConfigError: the axis has no values.
     """
     kind = split_directive(text)[0]
-    if kind in DIRECTIVES and DIRECTIVES[kind].sweep is None:
+    if kind not in DIRECTIVES or DIRECTIVES[kind].sweep is None:
         raise ConfigError(
-            f"{flag}={text}: a {kind}: has no values that an axis could choose from: sweep what it "
-            "sets, or begin a sweep with each in a directory of its own."
-        )
-    if kind not in DIRECTIVES:
-        raise ConfigError(
-            f"{flag}={text} lacks the kind of directive: write, for example, "
+            f"{flag}={text} lacks a kind of directive that has values: write, for example, "
             "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."
         )
     try:
@@ -307,12 +302,10 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
         right = prefix = ""
     values = [value.strip() for value in split_at_commas(right)]
     if other := next((one for one in values if split_directive(one)[0] in DIRECTIVES), None):
-        remedy = "give it a flag of its own"
-        if split_directive(other)[0] == kind and not assigns(kind):
-            remedy = f"write {kind}: once, before the first value"
-        elif flag == "--ablate":
-            remedy = "put a ; before it, and quote them"
-        raise ConfigError(f"{flag}={text}: {other} is no value, but a directive: {remedy}.")
+        raise ConfigError(
+            f"{flag}={text}: {other} is no value, but a directive: give it a flag of its own, or "
+            "in --zip and --ablate put a ; before it."
+        )
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
     if takes_numbers(kind):

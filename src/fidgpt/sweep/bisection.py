@@ -1,6 +1,5 @@
 """Bisection between two runs: which differences of their configs make a metric worse."""
 
-import contextlib
 import functools
 import hashlib
 import itertools
@@ -98,8 +97,7 @@ class Bounds:
     ) -> None:
         name = objective.name
         if good is None or bad is None:
-            which = "good" if good is None else "bad"
-            raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
+            raise ConfigError(f"one of the two runs has no {name}: there is nothing to compare.")
         if good == bad:
             raise ConfigError(f"both runs have the same {name}, {good:.6g}: neither is bad.")
         if math.isnan(good) or (objective.is_larger_better and good < bad):
@@ -109,13 +107,11 @@ class Bounds:
             )
         self.good, self.bad, self.threshold = good, bad, threshold
         self._sign = -1 if objective.is_larger_better or bad < good else 1
-        if math.isnan(bad):
-            return
-        if threshold is None:
+        if threshold is None and not math.isnan(bad):
             self.threshold = (good + bad) / 2
-        elif not (min(good, bad) < threshold < max(good, bad) or threshold == bad):
+        if self.verdict(good) == "bad" or self.verdict(bad) == "good":
             raise ConfigError(
-                f"--threshold={threshold:g} does not lie between the good run's {name}, "
+                f"--threshold={threshold} does not lie between the good run's {name}, "
                 f"{good:.6g}, and the bad one's, {bad:.6g}."
             )
 
@@ -282,7 +278,7 @@ class Bisection:
             self._confirm()
         rest = _without(self.pieces, found)
         has_cure = bool(rest) and isinstance(self._point(rest), Point)
-        directives, cure = self._readable(found), self._readable(rest) if has_cure else None
+        directives, cure = self._directives(found), self._directives(rest) if has_cure else None
         return Findings(found, directives, cure, self._text(found, directives, cure))
 
     def __rich__(self) -> RenderableType:
@@ -322,19 +318,6 @@ class Bisection:
         path.write_text(text, encoding="utf-8")
         return (self._begin, f"patch:{path}", *self._ends)
 
-    def _readable(self, pieces: Pieces) -> tuple[str, ...]:
-        """Return directives without a patch file, if there are any that make the same config."""
-        good = self._graphs[0]
-        with contextlib.suppress(ConfigError):
-            found = graph.repro(
-                self._composed(pieces),
-                [self._begin],
-                compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
-            )
-            if found.is_same:
-                return tuple(found.directives)
-        return self._directives(pieces)
-
     def _recorded(self, run: Path, point: Point) -> float | None:
         """Return the value of an end that was trained to its last step; None to train it."""
         numbers = objectives.reported_by(run)
@@ -365,13 +348,14 @@ class Bisection:
     def _new_point(self, pieces: Pieces) -> Point | str:
         """Return the point that tries some differences, or what is wrong with them."""
         try:
-            checked, cost = self._dry_runs.of(self._composed(pieces))
+            bound, cost = self._dry_runs.of(self._composed(pieces))
         except (ConfigError, InitError) as error:
             return str(error)
+        fingerprint = bound.fingerprint()
         directives = self._directives(pieces)
-        name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({checked.fingerprint[:6]})"
+        name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({fingerprint[:6]})"
         values = {"differences": ", ".join(pieces)}
-        return Point(directives, checked.fingerprint, name, cost, values)
+        return Point(directives, fingerprint, name, cost, values)
 
     def _measured(self, sets: Sequence[Pieces]) -> list[float | None]:
         """Return the value of each set of differences, training those not known yet."""
@@ -388,12 +372,11 @@ class Bisection:
         for pieces, value in zip(sets, self._measured(sets), strict=True):
             point, number = self._point(pieces), next(self._numbers)
             self._verdicts[pieces] = verdict = self._bounds.verdict(value)
-            is_wild = value is not None and math.isnan(value)
-            why = "it diverged" if is_wild else f"it has no {name}" if value is None else ""
-            why = point if isinstance(point, str) else why
-            shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
+            outcome = f"it has no {name}" if value is None else f"{name} {value:.4f}"
+            if isinstance(point, str):
+                outcome = point.splitlines()[0]
+            shown = ", ".join(pieces[:_SHOWN]) or "none"
             shown += ", ..." if len(pieces) > _SHOWN else ""
-            outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"
             self._log(
                 f"probe {number}: {len(pieces)} of {len(self.pieces)} differences ({shown}): "
                 f"{outcome}: {verdict}"
@@ -412,10 +395,8 @@ class Bisection:
         del self._values[point.fingerprint]
         self._try([self.pieces])
         if self._verdicts[self.pieces] != "bad":
-            value = self._values[point.fingerprint]
-            now = "has none" if value is None else f"is {value:.6g}"
             raise ConfigError(
                 f"no difference of the configs is the cause: {self.objective.name} of the bad "
-                f"config was {self._bounds.bad:.6g} in {self.bad}, and {now} when it is trained "
+                f"config was {self._bounds.bad:.6g} in {self.bad}, and is good when it is trained "
                 "again. Compare the environment.json of the two runs: code, data and machine."
             )

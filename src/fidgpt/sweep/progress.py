@@ -1,15 +1,13 @@
 """What a sweep shows while it runs."""
 
-import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.objective import Objective, usual, write_objective
 from fidgpt.sweep.results import TO_COME, ResultsTable, best, tally
@@ -17,35 +15,6 @@ from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import duration
 
 _BETWEEN_LINES = 15.0  # seconds
-
-
-class Pace:
-    """Estimates how long runs still take, from the FLOPs of those that have run here."""
-
-    def __init__(self) -> None:
-        self._begin = 0.0
-        self._flops = 0.0
-        self._steps: dict[str, int] = {}  # the last of each run, by its fingerprint
-
-    def started(self, job: Job, step: int) -> None:
-        """Record the start of a run, or its continuation after `step` steps."""
-        self._begin = self._begin or time.monotonic()
-        self._steps[job.point.fingerprint] = step
-
-    def progressed(self, job: Job, step: int) -> None:
-        """Record a step, unless it is one from before the run was continued."""
-        before = self._steps[job.point.fingerprint]
-        self._steps[job.point.fingerprint] = max(step, before)
-        self._flops += _flops(job, max(0, step - before))
-
-    def left(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
-        """Return the seconds left of all runs, each given with its last step; None if unknown."""
-        flops = sum(_flops(job, job.point.cost.num_steps - step) for job, step in jobs)
-        return (time.monotonic() - self._begin) / self._flops * flops if self._flops else None
-
-
-def _flops(job: Job, num_steps: int) -> float:
-    return job.point.cost.flops / job.point.cost.num_steps * num_steps
 
 
 class Screen:
@@ -73,15 +42,11 @@ class Screen:
         self.table = table
         self._num_jobs = num_jobs or len(table.jobs)
         self._objective = objective
-        # A notebook's kernel claims to be a terminal.
-        self._console = console or Console(
-            highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
-        )
-        if not self._console.is_terminal:
-            self._console.width = results.log_width()
-        self._pace = Pace()
+        self._console = console or results.console_of_log()
+        self._begin = 0.0  # of the first run
+        self._flops = 0.0  # of all runs since then
+        self._furthest: dict[str, int] = {}  # step of each run
         self._shown: dict[str, float] = {}
-        self._has_warned = False
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> Self:
@@ -102,8 +67,9 @@ class Screen:
         """Show that a process of the job was started."""
         self.table.started(job)
         step = self.table.row(job)["step"]
-        self._pace.started(job, step)
         self._shown[job.point.fingerprint] = time.monotonic()
+        self._furthest[job.point.fingerprint] = step
+        self._begin = self._begin or time.monotonic()
         if self._console.is_terminal:
             self._live.start()  # not before there is something to see
         else:
@@ -112,7 +78,9 @@ class Screen:
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Record a row of metrics, and show one now and then."""
         self.table.progressed(job, row)
-        self._pace.progressed(job, row["step"])
+        before = self._furthest[job.point.fingerprint]
+        self._furthest[job.point.fingerprint] = step = max(before, row["step"])
+        self._flops += _flops(job, step - before)
         now = time.monotonic()
         if self._console.is_terminal or now - self._shown[job.point.fingerprint] < _BETWEEN_LINES:
             return
@@ -128,12 +96,6 @@ class Screen:
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
         self._log_of(job, f"{text.rstrip('.')}. It will be retried." if again else text)
-        metrics, by = self.table.row(job)["metrics"], self._objective
-        is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
-        if by is not None and is_unmeasured and not self._has_warned:
-            self._has_warned = True
-            there = [name for name in metrics if name != "step"]
-            self.log(f"warning: no run reports {by.name}. {suggest(by.name, there)}")
 
     def waits(self, job: Job) -> None:
         """Show that another process runs the job."""
@@ -179,5 +141,12 @@ class Screen:
     def _left(self) -> str:
         rows = [(job, self.table.row(job)) for job in self.table.jobs]
         todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
-        left = self._pace.left(todo)
-        return "" if left is None else f", about {duration(left)} left in total"
+        flops = sum(_flops(job, job.point.cost.num_steps - step) for job, step in todo)
+        if not self._flops:
+            return ""
+        left = (time.monotonic() - self._begin) / self._flops * flops
+        return f", about {duration(left)} left in total"
+
+
+def _flops(job: Job, num_steps: int) -> float:
+    return job.point.cost.flops / job.point.cost.num_steps * num_steps

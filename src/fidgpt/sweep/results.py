@@ -1,6 +1,5 @@
 """The results of a sweep: the files in its directory, and tables of them."""
 
-import contextlib
 import csv
 import functools
 import hashlib
@@ -8,7 +7,9 @@ import io
 import json
 import os
 import re
+import shutil
 import statistics
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -54,22 +55,14 @@ def read_table(directory: Path) -> list[Result]:
     path = directory / TABLE
     try:
         rows = [parse_json(line) for line in read_bytes(path).decode().split("\n") if line]
+        return [row for row in rows if row["fingerprint"]]
     except FileNotFoundError:
         return []
-    except ValueError as error:
-        if not (directory / LOCK).exists():  # which every sweep leaves there
-            raise _foreign(path) from error
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{path} is damaged: {error}. Remove it, and give the command of the sweep again: "
-            "finished points are not run again."
+            f"{path} is damaged, or no table of a sweep: {error}. Name another --run_dir; or "
+            "remove the file, and give the command of the sweep again, which runs no point twice."
         ) from error
-    if not all(isinstance(row, dict) and "fingerprint" in row for row in rows):
-        raise _foreign(path)
-    return rows
-
-
-def _foreign(path: Path) -> ConfigError:
-    return ConfigError(f"{path} is not the table of a sweep: name another --run_dir.")
 
 
 def claim(directory: Path) -> None:
@@ -101,14 +94,9 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
         cells += [row["metrics"].get(name, "") for name in metrics]
         cells += [row[key] for key in _LAST[:-1]]
         sheet.append([*cells, " ".join(row["directives"])])
-    write_whole(directory / SHEET, csv_of(sheet))
-
-
-def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as a text of comma-separated values."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerows(sheet)
+    write_whole(directory / SHEET, text.getvalue())
 
 
 @functools.cache
@@ -241,23 +229,22 @@ def changed_code(table: ResultsTable) -> list[str]:
     """Return a warning if points of a sweep were run by another version of the code."""
     versions = (None, code_version())
     names = [row["name"] for row in table.rows.values() if row.get("code") not in versions]
-    count = "1 point was" if len(names) == 1 else f"{len(names)} points were"
     line = (
-        f"{count} run by another version of the code: {listed(names, most=3)}. Finished points are "
-        "not run again; name another --run_dir to start over. The environment.json of a run has "
-        "its commit."
+        f"{counted(len(names), 'point')} ran with another version of the code: "
+        f"{listed(names, most=3)}. Finished points are not run again; name another --run_dir to "
+        "start over. The environment.json of a run has its commit."
     )
     return [line] if names else []
 
 
-def log_width() -> int:
-    """Return how wide tables may be in a log: as the terminal that follows it, if there is one."""
-    with contextlib.suppress(ValueError):
-        return int(os.environ.get("COLUMNS", ""))
-    for stream in range(3):  # standard output goes elsewhere, as after `| tee sweep.log`
-        with contextlib.suppress(OSError):
-            return os.get_terminal_size(stream).columns
-    return _WIDTH
+def console_of_log() -> Console:
+    """Return a console, as wide as the terminal; without one, so wide that rows stay in a line."""
+    # A notebook's kernel claims to be a terminal.
+    is_terminal = sys.stdout.isatty()
+    console = Console(highlight=False, force_jupyter=False, force_terminal=is_terminal)
+    if not is_terminal:
+        console.width = shutil.get_terminal_size((_WIDTH, 0)).columns
+    return console
 
 
 def table(

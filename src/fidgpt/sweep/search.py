@@ -5,7 +5,6 @@ Search("config:base", space("tag:LearningRate=log(1e-5,1e-1)"), sampler="tpe:50"
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -41,9 +40,8 @@ from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import derive_seed
-from fidgpt.train.run_directory import print_stderr
 
-_LOCK, _PRESENCE = ".journal", ".search.lock"
+_LOCK, _ASKING = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
 _HALVING, _RUNGS = 3, 3  # of that many points ASHA continues one; how often it decides
@@ -136,23 +134,18 @@ def _range(kind: str, inside: str, text: str) -> Distribution | None:
         numbers = [float(number) for number in inside.split(",")]
     except ValueError:
         return None
-    if kind == "range":
-        numbers = [*numbers, 1.0] if len(numbers) == 2 else numbers
-        if len(numbers) != 3 or not all(map(float.is_integer, numbers)) or numbers[2] < 1:
-            return None
-        first, end, step = map(int, numbers)
-        last = first + (end - 1 - first) // step * step
-        if last <= first:
-            raise ConfigError(f"--space={text} holds fewer than two integers before {end}.")
-        return distributions.IntDistribution(first, last, step=step)
-    if len(numbers) != 2:
-        return None
-    low, high = numbers
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ConfigError(f"--space={text}: {low:g} must be below {high:g}.")
-    if kind == "log" and low <= 0:
-        raise ConfigError(f"--space={text}: log needs numbers above 0.")
-    return distributions.FloatDistribution(low, high, log=kind == "log")
+    numbers = [*numbers, 1.0] if kind == "range" and len(numbers) == 2 else numbers
+    is_whole = all(map(float.is_integer, numbers))
+    try:
+        match kind, numbers:
+            case "range", [first, end, step] if is_whole and step >= 1:
+                last = first + (end - 1 - first) // step * step
+                return distributions.IntDistribution(int(first), int(last), step=int(step))
+            case "lin" | "log", [low, high] if math.isfinite(high - low):
+                return distributions.FloatDistribution(low, high, log=kind == "log")
+    except ValueError as error:
+        raise ConfigError(f"--space={text}: {error}") from error
+    return None
 
 
 def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> MakeSampler:
@@ -179,11 +172,6 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
         raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, factories)}")
     if name == "grid":
         grid_of(spaces)
-    if name == "cmaes" and sum(space.values is None for space in spaces) < 2:
-        raise ConfigError(
-            "--search=cmaes needs at least two continuous ranges, such as "
-            "--space=tag:LearningRate=log(1e-5,1e-1): use --search=tpe."
-        )
     return factories[name]
 
 
@@ -193,45 +181,15 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
     Raises:
       ConfigError: a space is continuous.
     """
+    grid: dict[str, list[Any]] = {}
     for space in spaces:
         if space.values is None:
             raise ConfigError(
                 f"--space={space.text} is continuous, and --search=grid tries all values: add "
                 "their count, as in log(first, last, count)."
             )
-    return {space.name: [*(space.values or ())] for space in spaces}
-
-
-class SamplerPerTrial(samplers.BaseSampler):
-    """Samples by the number of the trial and the results before it.
-
-    So a search that was stopped continues as if it had not been, and processes that share a study
-    do not begin with the same choices.
-
-    Args:
-      make: makes a sampler from a seed.
-      seed: the seed of the search.
-    """
-
-    def __init__(self, make: MakeSampler, *, seed: int) -> None:
-        self._make = make
-        self._seed = seed
-        self._sampler = make(seed)
-
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        self._sampler = self._make(derive_seed(self._seed, "search", trial.number) % 2**32)
-        self._sampler.before_trial(study, trial)
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        return self._sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        return self._sampler.sample_relative(study, trial, search_space)
-
-    def sample_independent(
-        self, study: Any, trial: Any, param_name: str, param_distribution: Any
-    ) -> Any:
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+        grid[space.name] = [*space.values]
+    return grid
 
 
 def pruner(name: str | None) -> pruners.BasePruner:
@@ -367,7 +325,7 @@ class Search:
         point = self.points.point(chosen, self.points.graph(chosen))
         return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
 
-    def study(self, *, parallel: bool = False) -> optuna.Study:
+    def study(self) -> optuna.Study:
         """Open the study, which several processes may share, creating it if there is none.
 
         Raises:
@@ -375,14 +333,14 @@ class Search:
         """
         # An error that all points share is raised before anything is written.
         _ = self.points
-        make = sampler_factory(self.sampler, self.spaces, parallel=parallel)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         claim(self.directory)
+        lock = JournalFileOpenLock(str(self.directory / _LOCK))
+        journal = JournalFileBackend(str(self.directory / SEARCH), lock_obj=lock)
         study = optuna.create_study(
-            storage=_open_journal(self.directory),
+            storage=JournalStorage(journal),
             study_name="search",
             load_if_exists=True,
-            sampler=SamplerPerTrial(make, seed=self.seed),
             pruner=pruner(self.stop),
             direction="maximize" if self.objective.is_larger_better else "minimize",
         )
@@ -417,14 +375,10 @@ class Search:
           ConfigError: as `points`; or no point could be run.
         """
         runner = runner or LocalRunner(jobs=jobs, retries=retries)
-        study = self.study(parallel=jobs > 1)
-        with (
-            Driver(self, study, runner, console) as driver,
-            (self.directory / _PRESENCE).open("ab") as file,
-        ):
-            is_alone = files.lock(file)
-            files.wait_for_lock(file, fcntl.LOCK_SH)
-            is_whole = runner.run(driver.jobs(is_alone=is_alone), driver)
+        study = self.study()
+        make = sampler_factory(self.sampler, self.spaces, parallel=jobs > 1)
+        with Driver(self, study, make, runner, console) as driver:
+            is_whole = runner.run(driver.jobs(), driver)
         if driver.num_refused and not driver.table.rows:
             raise ConfigError("no point of the search could be run: see each one's error.")
         summary = (
@@ -446,6 +400,7 @@ class Driver(Screen):
     Args:
       search: the search.
       study: its study.
+      make_sampler: from a seed.
       runner: runs the jobs.
       console: where to show progress.
 
@@ -455,7 +410,12 @@ class Driver(Screen):
     """
 
     def __init__(
-        self, search: Search, study: optuna.Study, runner: Runner, console: Console | None
+        self,
+        search: Search,
+        study: optuna.Study,
+        make_sampler: MakeSampler,
+        runner: Runner,
+        console: Console | None,
     ) -> None:
         super().__init__(
             ResultsTable(search.directory, []),
@@ -466,35 +426,44 @@ class Driver(Screen):
         self.num_refused = self.num_known = 0
         self._search = search
         self._study = study
+        self._make_sampler = make_sampler
         self._runner = runner
         self._open: dict[str, list[optuna.Trial]] = {}  # by the fingerprint of their job
 
-    def jobs(self, *, is_alone: bool) -> Iterator[Job | None]:
+    def jobs(self) -> Iterator[Job | None]:
         """Yield what to train next as slots free up; None while nothing may begin.
 
-        Stopped points come first. If no other process drives the search, a point that still runs
-        without its driver is waited for before anything is chosen, so that its value counts;
-        points of other drivers are waited for in the end, in case their process dies.
+        Stopped points come first. Points that other processes run are waited for in the end, in
+        case their process dies.
         """
-        yield from self._unfinished(wait=is_alone)
+        yield from self._unfinished()
         while (trial := self.ask()) is not None:
             if (job := self._job(trial, is_new=True)) is not None:
                 yield job
-        yield from self._unfinished(wait=True)
+        while self._others():
+            yield from self._unfinished()
+            yield None
 
     @property
     def _trials(self) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False)
 
     def ask(self) -> optuna.Trial | None:
-        """Return the next trial, or None when there are enough."""
-        if len(self._trials) >= self._search.num_trials:
-            return None
-        trial = self._study.ask(self._search.distributions)
-        if trial.number < self._search.num_trials:
+        """Return the next trial, or None when there are enough.
+
+        It depends on its number and the results before it alone: a search that was stopped
+        continues as if it had not been.
+        """
+        with (self._search.directory / _ASKING).open("ab") as file:
+            files.wait_for_lock(file)  # processes that share a study ask one after the other
+            number = len(self._trials)
+            if number >= self._search.num_trials:
+                return None
+            seed = derive_seed(self._search.seed, "search", number) % 2**32
+            self._study.sampler = self._make_sampler(seed)
+            trial = self._study.ask(self._search.distributions)
+            self._study.sampler = samplers.RandomSampler()  # a grid would stop the study at its end
             return trial
-        self.report(trial, TrialState.FAIL)  # another process asked at the same moment
-        return None
 
     def report(self, trial: optuna.Trial, state: TrialState, value: float | None = None) -> None:
         """Report the result of a trial, unless another process has."""
@@ -502,22 +471,21 @@ class Driver(Screen):
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
             self._study.tell(trial, value, state=state, skip_if_finished=True)
 
-    def _unfinished(self, *, wait: bool) -> Iterator[Job | None]:
+    def _others(self) -> list[FrozenTrial]:
+        """Return the trials that were begun before, or by other processes, and have no result."""
+        mine = {trial.number for trials in self._open.values() for trial in trials}
+        running = [trial for trial in self._trials if trial.state == TrialState.RUNNING]
+        return [trial for trial in running if trial.number not in mine]
+
+    def _unfinished(self) -> Iterator[Job]:
         """Yield what was begun before, or by other processes, and is not running now."""
-        while True:
-            mine = {trial.number for trials in self._open.values() for trial in trials}
-            running = [trial for trial in self._trials if trial.state == TrialState.RUNNING]
-            others = [trial for trial in running if trial.number not in mine]
-            for other in others:
-                trial = optuna.Trial(self._study, other._trial_id)
-                for name, distribution in self._search.distributions.items():
-                    if name not in trial.params:  # its process was killed before it chose
-                        trial._suggest(name, distribution)
-                if (job := self._job(trial, is_new=False)) is not None:
-                    yield job
-            if not (others and wait):
-                return
-            yield None
+        for other in self._others():
+            trial = optuna.Trial(self._study, other._trial_id)
+            for name, distribution in self._search.distributions.items():
+                if name not in trial.params:  # its process was killed before it chose
+                    trial._suggest(name, distribution)
+            if (job := self._job(trial, is_new=False)) is not None:
+                yield job
 
     def _job(self, trial: optuna.Trial, *, is_new: bool) -> Job | None:
         """Return the job of a trial; None if it fails its checks, is known or runs elsewhere."""
@@ -585,29 +553,6 @@ class Driver(Screen):
             self.report(trial, state, value if state == TrialState.COMPLETE else None)
         if is_finished:
             objectives.refuse_unreported(objective, reported)
-
-
-def _open_journal(directory: Path) -> JournalStorage:
-    """Open the storage of a search; a damaged file is moved aside.
-
-    The search then makes its choices again, and takes over what its points have reported.
-    """
-    path, lock = directory / SEARCH, JournalFileOpenLock(str(directory / _LOCK))
-    try:
-        lock.acquire()
-        text = path.read_bytes() if path.exists() else b""
-        lock.release()
-        if not text.endswith(b"\n") and text:
-            raise ValueError("its last line is incomplete")
-        for line in text.splitlines():
-            json.loads(line)  # Optuna fails at a wrong last line once it has added another one
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
-    except OSError:
-        raise
-    except Exception as error:  # Optuna does not expect other lines than its own
-        path.rename(path.with_suffix(".damaged"))
-        print_stderr(f"warning: {path} is damaged ({error}): its points are chosen again.")
-        return _open_journal(directory)
 
 
 def _num_trials(text: str, spaces: Sequence[Space]) -> int:

@@ -3,7 +3,6 @@
 import html
 import importlib.util
 import math
-import re
 import shlex
 import statistics
 from collections import Counter
@@ -37,8 +36,6 @@ _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws a
 _FEWEST, _MOST = 60, 600  # in one of them
 _MOST_LEADERS = 12  # an axis with more values is a search
 _FEWEST_ENDS = 3  # values of an axis that is worth extending
-_STEPS = 8  # in which the range of a search is extended
-_RANGE = re.compile(r'"([^"\s]+=)\s*(lin|log)\(([-+.\de]+),\s*([-+.\de]+)\)"')  # in its journal
 _SCRIPTS = (  # each uses those before it
     *("data", "dom", "chosen", "plots", "curves", "history", "axes", "importance", "map"),
     *("parallel", "points", "difference", "main"),
@@ -79,9 +76,10 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
                 continue
             group, second = found[0], found[1] if found[1:] else None
             num_compared += second is not None
-            labels = [one.label for one in choices if one.label in {*group.values} - {column.label}]
             others = " ".join(
-                one.named(group.values[one.label]) for one in choices if one.label in labels
+                one.named(group.values[one.label])
+                for one in choices
+                if one is not column and one.label in group.values
             )
             mean = _mean(group) if report.repeats else number(group.mean)
             rows.append([text, others, mean, lead(group, second) if second else "-"])
@@ -96,8 +94,8 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
 _MEASURED_BY_THE_RUN = "seconds/", "goodput/", "moe/"  # and not by an evaluator
 
 
-def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
-    """Return mean and deviation of every score of repeated runs; None if none was repeated.
+def scores_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Return mean and deviation of every score of repeated runs; no row if none was repeated.
 
     A score is what an evaluator measured at the end of a finished run.
     """
@@ -111,8 +109,6 @@ def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
             if len(finals) > 1:
                 mean, sigma = statistics.fmean(finals), statistics.stdev(finals)
                 rows.append([group.name, name, number(mean), f"{sigma:.2g}", str(len(finals))])
-    if not rows:
-        return None
     head = ["point", "score", "mean", "sigma", "runs"]
     if len(repeated) > 1:
         return head, rows
@@ -163,52 +159,35 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
 
     It runs the best point with two further values, in steps as those before. A value at the end of
     one or two says nothing, and none follows where a number would leave its sign or become a
-    fraction. What a search chose from a range is at its end if it is within a sixteenth of it.
+    fraction. Nor is a search extended, whose values are no axis.
     """
     found, every, group = [], _directives(report), report.ranking[0]
     best = every[report.records.index(group.records[0])]
     repeat = [f"--repeat=seed:{len(group.records)}"] * (len(group.records) > 1)
-    ranges = _ranges(report.directory)
-    for column in report.columns:
-        text, label = group.values.get(column.label, ""), column.label
+    columns = [] if (report.directory / SEARCH).exists() else report.columns
+    for column in columns:
+        label, numbers = column.label, column.numbers or ()
+        if column.is_repeat or len(numbers) < _FEWEST_ENDS or label not in group.values:
+            continue
+        text = group.values[label]
+        place = column.texts.index(text)
         values = [record.values.get(label) for record in report.records]
         chosen = [
             i
             for i, (prefix, _) in enumerate(best)
             if all((prefix, value) in given for value, given in zip(values, every, strict=True))
         ]
-        at = chosen[0] if chosen else -1
-        prefix = best[at][0]
-        numbers, is_log = ranges.get(prefix, (column.numbers or (), column.is_log))
-        if at < 0 or column.is_repeat or column.numbers is None or len(numbers) < _FEWEST_ENDS:
+        end = {0: "first", len(numbers) - 1: "last"}.get(place)
+        if not end or not chosen:
             continue
-        raised = [math.log(one) if is_log else one for one in (*numbers, float(text))]
-        nearest = min(range(len(numbers)), key=lambda i: abs(raised[i] - raised[-1]))
-        end = {0: "first", len(numbers) - 1: "last"}.get(nearest)
-        further = _further(numbers if nearest else numbers[::-1], is_log=is_log) if end else []
-        points = [[*best[:at], (prefix, one), *best[at + 1 :]] for one in further]
+        at = chosen[0]
+        further = _further(numbers if place else numbers[::-1], is_log=column.is_log)
+        points = [[*best[:at], (best[at][0], one), *best[at + 1 :]] for one in further]
         command = points and _command(report, every, points, *repeat, allowed=allowed)
         if command:
-            where = f"the {end} of its axis"
-            if prefix in ranges:
-                where = f"near the {'upper' if nearest else 'lower'} end of its range"
-            found.append((f"The best {label}, {text}, is {where}: extend it:", command))
-    return found
-
-
-def _ranges(directory: Path) -> dict[str, tuple[Sequence[float], bool]]:
-    """Return numbers from end to end of each range of a search, and whether it is logarithmic.
-
-    By the directive before its value; none if there was no search.
-    """
-    journal, found = directory / SEARCH, {}
-    lines = journal.read_text().splitlines() if journal.exists() else []
-    for space in [one for line in lines for one in _RANGE.findall(line)]:
-        prefix, kind, low, high = space[0], space[1], float(space[2]), float(space[3])
-        shares = [i / _STEPS for i in range(_STEPS + 1)]
-        is_log = kind == "log"
-        numbers = [low * (high / low) ** x if is_log else low + x * (high - low) for x in shares]
-        found[prefix] = numbers, is_log
+            found.append(
+                (f"The best {label}, {text}, is the {end} of its axis: extend it:", command)
+            )
     return found
 
 

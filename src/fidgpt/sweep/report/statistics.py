@@ -383,12 +383,8 @@ class Report:
             Importance(pair, self._joint(*pair)) for pair in itertools.combinations(choices, 2)
         ]
         together = [one for one in pairs if one.share is not None and one.share >= _SMALLEST_JOINT]
-        found = sorted(
-            [*alone, *together],
-            key=lambda one: -1.0 if one.share is None else one.share,
-            reverse=True,
-        )
-        return sorted(found, key=lambda one: one.is_repeat)
+        shares = {id(one): -1.0 if one.share is None else one.share for one in alone + together}
+        return sorted(alone + together, key=lambda one: (one.is_repeat, -shares[id(one)]))
 
     @functools.cached_property
     def _finished(self) -> list[Record]:

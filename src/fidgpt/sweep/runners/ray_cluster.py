@@ -183,15 +183,10 @@ class RayRunner(Runner):
     processes: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gpus <= 1:
+        if not 0 <= self.gpus <= 1 or (self.processes > 1 and self.gpus % 1):
             raise ConfigError(
-                f"gpus={self.gpus:g}: a process computes on one GPU: set gpus=1, and "
-                f"processes={max(1, round(self.gpus))}."
-            )
-        if self.processes < 1 or (self.processes > 1 and self.gpus % 1):
-            raise ConfigError(
-                f"processes={self.processes} with gpus={self.gpus:g}: a point needs at least one "
-                "process, and several cannot share a GPU."
+                f"gpus={self.gpus:g}: a process computes on one GPU, and several share none: set "
+                f"gpus=1, and processes={max(1, round(self.gpus))}."
             )
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
@@ -221,9 +216,8 @@ class RayRunner(Runner):
             slots = [min(int(node.get(k, 0) / v) for k, v in need) for node in nodes]
             if sum(slots) < self.processes:
                 shortage = (
-                    f"the {len(nodes)} nodes of Ray have room for {sum(slots)} processes with "
-                    f"cpus={self.cpus:g} and gpus={self.gpus:g}, and a point needs "
-                    f"{self.processes}: request less, or add nodes."
+                    f"the nodes of Ray have room for {sum(slots)} of the {self.processes} "
+                    f"processes of a point, with {self.cpus:g} cpus and {self.gpus:g} gpus each."
                 )
                 if address == _LOCAL:
                     raise ConfigError(shortage)
