@@ -34,7 +34,11 @@ class Binding:
 
     def agrees(self, other: "Binding | Conflict | None") -> bool:
         """Whether both have one value: the same node, or equal plain values."""
-        return isinstance(other, Binding) and is_same(self.value, other.value)
+        if not isinstance(other, Binding):
+            return False
+        for one in (self, other):
+            one.node.compared.add(one.key)
+        return is_same(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """A graph with the values that its unset parameters inherit, without a copy of it."""
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -97,6 +98,33 @@ class BoundGraph(HashedGraph):
     def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
         return self._resolved.inherited_by(part) if self._resolved else {}
+
+    def with_values(
+        self, values: Mapping[int, Mapping[fiddle.Key, Any]]
+    ) -> "tuple[BoundGraph, Mapping[int, None]]":
+        """Return the graph with other plain values, and the identities of the nodes that changed.
+
+        A changed node follows those inside of it. All others keep their hashes.
+
+        Args:
+          values: the new values of some nodes, by the identity of the node and the key; lists,
+            tuples and dicts of plain values are among them.
+        """
+        new, hashes, known = copy.copy(self), dict(self.content), dict(self._arguments)
+        changed: dict[int, None] = {}
+        vars(new).update(content=hashes, _arguments=known)
+        vars(new).pop("digest", None)
+        for me, arguments in values.items():
+            for key, value in arguments.items():
+                if IS_NODE[type(value)]:
+                    hashes[id(value)] = hashes[id(known[me][key])] = new.content_of(value, hashes)
+            known[me] = {**known[me], **arguments}
+        for node in self.nodes:
+            me, held = id(node.value), self.held(node.value)
+            if me in values or (held and any(id(child) in changed for _, child in held)):
+                changed[me] = None
+                hashes[me] = new.content_of(node.value, hashes)
+        return new, changed
 
     def path(self, value: Any) -> str:
         """Return the first path of a node."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader
 from fidgpt.graph.selectors import find, find_parameters
-from fidgpt.graph.walk import is_node, nodes, title
+from fidgpt.graph.walk import Node, is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
 Selector = str | type[fdl.Tag]
@@ -39,6 +40,57 @@ class Edit(NamedTuple):
     after: Any
 
 
+class KeptGraph:
+    """A graph that stays as it is, and others that share all that is not around a change.
+
+    Args:
+      root: the graph; an attribute too.
+      parts: constructors that a text may name.
+    """
+
+    def __init__(self, root: Any, parts: Parts) -> None:
+        self.root = root
+        self._reader = TextReader(root, parts)
+        self._find = functools.cache(functools.partial(find_parameters, root))
+        self._find_leading = functools.cache(
+            lambda selector: _leading(root, self._find(selector)) or self._find(selector)
+        )
+
+    def planned(self, selector: Selector, sign: str, text: str) -> list[Planned]:
+        """Return what `set_text` would set; with a sign, what `change_by` would.
+
+        Raises:
+          ConfigError: as they do.
+        """
+        if not sign:
+            return [(ref, self._reader.read(ref, text)) for ref in self._find(selector)]
+        found = self._find_leading(selector)
+        return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in found]
+
+    def changed(self, selector: Selector, sign: str, text: str) -> Any:
+        """Return a changed graph, which must not change any more either.
+
+        Raises:
+          ConfigError: as `set_text` and `change_by` do.
+        """
+        planned = self.planned(selector, sign, text)
+        for ref, value in planned:
+            ref.check(value)
+        around = {id(ref.container) for ref, _ in planned}
+        for node in reversed(self._nodes):
+            if id(node.value) in around:
+                around |= {id(parent.value) for parent, _ in node.parents}
+        kept = [node.value for node in self._nodes if id(node.value) not in around]
+        copies = cloning.copies_of(self._nodes, kept=kept)
+        for ref, value in planned:
+            ParameterRef(copies[id(ref.container)], ref.key).write(value)
+        return copies[id(self.root)]
+
+    @functools.cached_property
+    def _nodes(self) -> list[Node]:
+        return nodes(self.root)
+
+
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
     """Set what a text means, by the annotation, at every parameter that a selector matches.
 
@@ -55,7 +107,7 @@ def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PART
       ConfigError: the selector matches nothing, or the text means nothing that fits one of its
         parameters; the graph is as it was.
     """
-    return _carry_out_unless_equal(root, _planned(root, selector, "", text, parts))
+    return _carry_out_unless_equal(root, KeptGraph(root, parts).planned(selector, "", text))
 
 
 def delete(root: Any, selector: str) -> list[Edit]:
@@ -96,7 +148,7 @@ def change_by(
       ConfigError: there is neither a number nor a list, or the result does not fit; the graph is
         as it was.
     """
-    return carry_out(_planned(root, selector, sign, text, parts))
+    return carry_out(KeptGraph(root, parts).planned(selector, sign, text))
 
 
 def tie(root: Any, selector: str, source: str) -> list[Edit]:
@@ -300,19 +352,6 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
                 yield ref, new
             elif fiddle.set_arguments(outer).get(ref.key) is node.value:
                 yield dataclasses.replace(ref, container=outer), new
-
-
-def _planned(root: Any, selector: Selector, sign: str, text: str, parts: Parts) -> list[Planned]:
-    """Return what `set_text` would set; with a sign, what `change_by` would.
-
-    Raises:
-      ConfigError: as they do.
-    """
-    reader, found = TextReader(root, parts), find_parameters(root, selector)
-    if not sign:
-        return [(ref, reader.read(ref, text)) for ref in found]
-    leading = _leading(root, found) or found
-    return [(ref, reader.changed(ref, sign, text.strip())) for ref in leading]
 
 
 def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:

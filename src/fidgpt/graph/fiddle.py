@@ -1,11 +1,13 @@
 """The one adapter to Fiddle: every use of its dunders and private names is here."""
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -214,6 +216,52 @@ def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
     frozen = _FrozenArguments(part.__arguments__)
     frozen.refuse = refuse
     vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
+
+
+class RecordedArguments(Mapping[Key, Any]):
+    """Arguments of a bound node that report the keys whose values are read.
+
+    Args:
+      arguments: those of the node, which refuse changes.
+      report: is called with each key.
+    """
+
+    def __init__(self, arguments: dict[Key, Any], report: Callable[[Key], None]) -> None:
+        self.arguments = arguments
+        self._report = report
+
+    def __getitem__(self, key: Key) -> Any:
+        self._report(key)
+        return self.arguments[key]
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.arguments[key] = value
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.arguments)
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+@contextlib.contextmanager
+def recording_reads(parts: list[Any], reads: set[tuple[int, Key]]) -> Iterator[None]:
+    """Add the arguments of bound nodes whose values are read inside, by identity and key.
+
+    A walk to the nodes inside others reads only arguments that hold nodes.
+    """
+    before = [part.__arguments__ for part in parts]
+    for part, arguments in zip(parts, before, strict=True):
+        add = functools.partial(lambda part, key: reads.add((part, key)), id(part))
+        vars(part)["__arguments__"] = RecordedArguments(arguments, add)
+    try:
+        yield
+    finally:
+        for part, arguments in zip(parts, before, strict=True):
+            vars(part)["__arguments__"] = arguments
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

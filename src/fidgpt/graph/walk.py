@@ -37,10 +37,12 @@ class Node:
       value: the object itself.
       parents: every node that holds the value, each with the step that leads from it; the
         first is the one that a reader meets first.
+      compared: the arguments whose values were compared to decide what others inherit.
     """
 
     value: Any
     parents: list[tuple["Node", str]] = field(default_factory=list)
+    compared: set[Key] = field(default_factory=set)
 
     @property
     def path(self) -> str:

@@ -348,14 +348,13 @@ class Bisection:
     def _new_point(self, pieces: Pieces) -> Point | str:
         """Return the point that tries some differences, or what is wrong with them."""
         try:
-            bound, cost = self._dry_runs.of(self._composed(pieces))
+            checked, cost = self._dry_runs.of(self._composed(pieces))
         except (ConfigError, InitError) as error:
             return str(error)
-        fingerprint = bound.fingerprint()
         directives = self._directives(pieces)
-        name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({fingerprint[:6]})"
+        name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({checked.fingerprint[:6]})"
         values = {"differences": ", ".join(pieces)}
-        return Point(directives, fingerprint, name, cost, values)
+        return Point(directives, checked.fingerprint, name, cost, values)
 
     def _measured(self, sets: Sequence[Pieces]) -> list[float | None]:
         """Return the value of each set of differences, training those not known yet."""

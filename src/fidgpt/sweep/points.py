@@ -1,7 +1,6 @@
 """Points of a sweep: composed, checked, named, and compared with what their axes chose."""
 
 import contextlib
-import copy
 import functools
 import itertools
 import math
@@ -16,14 +15,13 @@ from fidgpt.collection import gc_paused
 from fidgpt.compose import conflicts, report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
-from fidgpt.compose.directives import is_base, takes_numbers
+from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
 from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_flops
-from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
-from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.edits import Edit
+from fidgpt.graph import ConfigError, find_parameters, resolve
+from fidgpt.graph.edits import Edit, KeptGraph
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.hints import computed
+from fidgpt.graph.variants import CheckedGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
@@ -32,7 +30,8 @@ from fidgpt.train import Trainer
 from fidgpt.train.estimates.summary_text import counted
 
 _MOST_SHOWN = 2  # mistakes
-MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
+MOST_POINTS = 10_000  # which take seconds to check; more are a typing error
+_MOST_KNOWN = 256  # points that others are compared with
 MOST_WRONG = 200  # after which the others are not checked
 
 
@@ -80,7 +79,7 @@ class Point:
 
 
 class DryRuns:
-    """Tries points without training them; those with equal models share one.
+    """Tries points without training them; those that share something share its checks.
 
     Args:
       catalogue: the names that make the points.
@@ -88,47 +87,54 @@ class DryRuns:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._models: dict[tuple[str, str], tuple[Any, int, int]] = {}
+        self._models: dict[Any, tuple[Any, int, int]] = {}
+        self._optimizers: set[tuple[Any, ...]] = set()  # those that were tried
 
-    def of(self, cfg: fdl.Config) -> tuple[BoundGraph, Cost]:
-        """Return the bound graph of a point that can be trained, and its cost.
+    def of(self, cfg: fdl.Config, like: CheckedGraph | None = None) -> tuple[CheckedGraph, Cost]:
+        """Return a point that can be trained, if it can as a variant of another, and its cost.
 
         Raises:
           ConfigError, InitError: it cannot be trained.
         """
-        constraints = constraints_of(self._catalogue)
-        bound = BoundGraph(check_and_bind(cfg, constraints=constraints, construct=False))
-        arguments = bound.arguments(bound.root)
-        model, seq_len = arguments.get("model"), arguments.get("seq_len")
-        key = bound.digest.get(id(model), bound.fingerprint()), repr(seq_len)
+        checked = like and like.variant(cfg)
+        trainer = checked and self._built(checked)
+        if checked is None or trainer is None:
+            checked = CheckedGraph(cfg, constraints_of(self._catalogue), fixed=_FIXED)
+        key = checked.key("model", "seq_len")
         known = self._models.get(key)
-        trainer = known and self._built_around(known[0], bound.root)
+        trainer = trainer or (known and self._built(checked, model=known[0]))
         trainer = trainer or build_trainer(cfg, self._catalogue)
         if known is None:
-            forward = forward_flops(trainer.model, seq_len=trainer.seq_len)
+            seq_len = trainer.seq_len
+            forward = forward_flops(trainer.model, seq_len=seq_len)
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
+            self._built(checked, model=trainer.model)
         tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
         size = trainer.parallel.planned_size
-        return bound, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
+        return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
 
-    def _built_around(self, model: Any, root: fdl.Config) -> Trainer | None:
-        """Build the rest of a trainer around a model.
+    def _built(self, graph: CheckedGraph, **model: Any) -> Trainer | None:
+        """Build the rest of a trainer around a model, of a variant around that of its original.
 
         None if that fails: building all of it reports what is wrong and where.
         """
-        rest = copy.copy(root)
+        key = graph.key("model", "trainable", "groups", "optimizer")
         try:
-            rest.model = model
-            trainer = fdl.build(rest)
-            try_optimizer(trainer)
+            trainer = graph.build(**model)
+            if key not in self._optimizers:
+                try_optimizer(trainer)
         except Exception:
             return None
-        return trainer
+        self._optimizers.add(key)
+        return trainer if isinstance(trainer, Trainer) else None
+
+
+_FIXED = ("model", "parallel", "seq_len", "step")  # what `build_trainer` and trainers look into
 
 
 class Maker:
-    """Makes the points of some axes.
+    """Makes the points of some axes; fast for points in the order of their axes.
 
     Args:
       items: directives, and axes in their places among them.
@@ -146,15 +152,40 @@ class Maker:
         self.first = [axis.choices[0] for axis in self.axes]
         self._names = Names(self.axes)
         self._catalogue = catalogue
+        self._compose = functools.lru_cache(64)(self._composed)
+        self._tag = functools.lru_cache(64)(
+            lambda directives, name: tag_named(self._compose(directives).root, name, catalogue)
+        )
         self._dry_runs = DryRuns(catalogue)
+        self._known: dict[Any, tuple[Sequence[Choice], CheckedGraph]] = {}
+        self._is_plain = [True] * len(self.axes)  # whether an axis changes plain values alone
+
+    def _composed(self, directives: tuple[str, ...]) -> KeptGraph:
+        return KeptGraph(self._graph(directives), self._catalogue.parts)
+
+    def _graph(self, directives: tuple[str, ...]) -> fdl.Config:
+        *others, last = directives or ("",)
+        if not directives or (not others and is_base(last)):
+            return compose(directives, self._catalogue).config
+        base = self._compose(tuple(others))
+        if (pieces := parsed(last)).kind in ("set", "tag") and "$" not in last:
+            with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
+                is_tag, name = pieces.kind == "tag", pieces.name
+                selector = self._tag(tuple(others), name) if is_tag else name
+                return base.changed(selector, pieces.sign, pieces.value)
+        return compose([last], self._catalogue, base=base.root, first=len(directives)).config
 
     def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
-        """Return the graph of a choice of each axis.
+        """Return the graph of a choice of each axis, which must not be changed.
 
         Raises:
           ConfigErrors: directives are wrong; all are named.
         """
-        return compose(self._directives(chosen), self._catalogue).config
+        directives = self._directives(chosen)
+        try:
+            return self._compose(directives).root
+        except ConfigError:
+            return compose(directives, self._catalogue).config
 
     def point(self, chosen: Sequence[Choice], graph: fdl.Config) -> Point:
         """Return the point of a choice of each axis and its graph.
@@ -162,16 +193,24 @@ class Maker:
         Raises:
           ConfigError, InitError: it cannot be trained.
         """
-        bound, cost = self._dry_runs.of(graph)
-
-        def value_of(selector: str) -> Any:
-            value = find_parameters(bound.root, selector)[0].value
-            number = computed(value)
-            return value if number is fdl.NO_VALUE else number
-
-        values = self._names.values(chosen, value_of)
+        checked, cost = self._checked(chosen, graph)
+        values = self._names.values(chosen, checked.value)
         name = self._names.name(chosen, values)
-        return Point(self._directives(chosen), bound.fingerprint(), name, cost, values)
+        return Point(self._directives(chosen), checked.fingerprint, name, cost, values)
+
+    def _checked(self, chosen: Sequence[Choice], graph: fdl.Config) -> tuple[CheckedGraph, Cost]:
+        first, like = self._known.get(self._kind(chosen), (chosen, None))
+        found = self._dry_runs.of(graph, like)
+        if like is None or found[0].hashed.root is not like.hashed.root:
+            for i, (one, other) in enumerate(zip(first, chosen, strict=True)):
+                self._is_plain[i] &= one == other
+            recent = [*self._known.values()][-_MOST_KNOWN:]
+            self._known = {self._kind(one[0]): one for one in [*recent, (chosen, found[0])]}
+        return found
+
+    def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice, ...]:
+        pairs = zip(chosen, self._is_plain, strict=True)
+        return tuple(one for one, is_plain in pairs if not is_plain)
 
     def _directives(self, chosen: Sequence[Choice]) -> tuple[str, ...]:
         choices = iter(chosen)
