@@ -303,8 +303,8 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     values = [value.strip() for value in split_at_commas(right)]
     if other := next((one for one in values if split_directive(one)[0] in DIRECTIVES), None):
         raise ConfigError(
-            f"{flag}={text}: {other} is no value, but a directive: give it a flag of its own, or in "
-            "--zip and --ablate put a ; before it."
+            f"{flag}={text}: {other} is no value, but a directive: give it a flag of its own, or "
+            "in --zip and --ablate put a ; before it."
         )
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")

@@ -60,8 +60,8 @@ def read_table(directory: Path) -> list[Result]:
         return []
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{path} is damaged, or no table of a sweep: {error}. Name another --run_dir; or remove "
-            "the file, and give the command of the sweep again, which runs no point twice."
+            f"{path} is damaged, or no table of a sweep: {error}. Name another --run_dir; or "
+            "remove the file, and give the command of the sweep again, which runs no point twice."
         ) from error
 
 
