@@ -10,6 +10,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
+from run_facts import reproducible
 from torch import Tensor, nn
 
 from fidgpt import fiddlers
@@ -17,7 +18,7 @@ from fidgpt.data import Batch
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.state import TrainState
-from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 Config = fdl.Config[Trainer]
 NUM_STEPS = 9

@@ -11,6 +11,7 @@ from typing import Any
 import fiddle as fdl
 import torch.distributed as dist
 from launches import before_steps
+from run_facts import reproducible
 
 from fidgpt import configs, fiddlers
 from fidgpt.processes.ranks import run_ranks
@@ -18,7 +19,7 @@ from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.state import TrainState
-from fidgpt.train.trackers.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS, EVERY, DIES_IN = 8, 2, 7
 Change = Callable[[fdl.Config], object]

@@ -12,7 +12,7 @@ from fidgpt.plan import Cluster, Device, Memory, Plan, Setting
 from fidgpt.plan.timing import Seconds, Simulation
 from fidgpt.train.estimates.facts import Facts
 from fidgpt.train.run_directory import RunDirectory
-from fidgpt.train.trackers.trackers import Tracker, Trackers
+from fidgpt.train.trackers.trackers import Row, Tracker, Trackers
 
 FACTS = Facts(
     parameters=ParameterCount(total=10, active=10, embedding=0),
@@ -56,6 +56,13 @@ def metrics_row(step: int) -> dict[str, Any]:
     """What a step would have measured."""
     speed = {"step_seconds": 1.6, "tokens_per_second": 5.0, "utilisation": 0.25}
     return {"step": step, "loss": 1 / 3, "learning_rate": 3e-4, "grad_norm": 1.25, **speed}
+
+
+def reproducible(row: Row) -> Row:
+    """Return the metrics of a row that do not depend on the speed or memory of the machine."""
+    of_machine = ("step_seconds", "tokens_per_second", "utilisation", "memory")
+    of_time = ("seconds/", "goodput/", "slowest/")
+    return {k: v for k, v in row.items() if k not in of_machine and not k.startswith(of_time)}
 
 
 def until(holds: Callable[[], object]) -> None:

@@ -27,8 +27,7 @@ RULES = [
         ("0::/", {"memory.max": "4096"}, 4096),
         ("0::/jobs/step", {"jobs/memory.max": "8192", "jobs/step/memory.max": "max"}, 8192),
         ("0::/of/another/place", {"memory.max": "4096"}, 4096),
-        ("4:memory:/job", {"memory/job/memory.limit_in_bytes": "4096"}, 4096),
-        ("3:cpu:/job", {"memory/job/memory.limit_in_bytes": "4096"}, None),
+        ("4:memory:/job", {"job/memory.max": "4096"}, None),
     ],
 )
 def test_the_memory_is_what_a_scheduler_or_container_allows(

@@ -94,7 +94,7 @@ def test_auto_resume_refuses_a_run_of_another_config(command: Command, run_direc
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--config=use:optimizer=Lion"], "it was saved by AdamW, and this run uses Lion"),
+        (["--config=use:optimizer=Lion"], "saved by AdamW, and this run uses Lion"),
         (["--config=set:num_steps=1"], "has done 2 steps already, and num_steps=1"),
         (["--resume_step=7"], "holds no step 7"),
     ],

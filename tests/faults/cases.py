@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forked import variables_of_ranks
+from run_facts import reproducible
 
 from faults import harm
 from faults.harm import Act, Place
 from faults.processes import Ended, Process, Spawned, prepare_forks, warm_up
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.trackers.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows
 
 STEPS, EVERY = 10, 3
 NO_ROOM = "no room on the disk"

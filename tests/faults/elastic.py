@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from run_facts import reproducible
 from torch._C._distributed_c10d import TCPStore
 
 from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
@@ -21,7 +22,7 @@ from faults.processes import PATIENCE, TRAIN, Process
 from fidgpt import launch
 from fidgpt.train import TrainStep
 from fidgpt.train.run_directory import StopSignals
-from fidgpt.train.trackers.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows
 
 STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
 TOLERANCE = 1e-4  # relative, of sums in another order

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from run_facts import reproducible
 
 from faults import cases, harm
 from faults.cases import KILLED, NO_ROOM, Known, Wrong, kind, refuse_difference
@@ -26,7 +27,6 @@ from fidgpt import forking
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
 from fidgpt.train import TrainStep
-from fidgpt.train.trackers.trackers import reproducible
 
 DONE = "done"
 _BY_CHANCE = ("attempts", "seconds", "code")

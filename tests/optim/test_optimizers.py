@@ -331,8 +331,8 @@ class ByWholeNorm(torch.optim.SGD):
 @pytest.mark.parametrize(
     ("make", "remedy"),
     [
-        (ByWholeNorm, "use another,"),
-        (torch.optim.Muon, r"use fidgpt's Muon \(fiddler:use_muon\),"),
+        (ByWholeNorm, "use an optimizer of fidgpt,"),
+        (torch.optim.Muon, "use an optimizer of fidgpt,"),
         (torch.optim.AdamW, None),
         (partial(Lion, lr=0.1), None),
     ],

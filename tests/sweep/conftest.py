@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_facts import reproducible
 
 from fidgpt import forking
 from fidgpt.sweep import Job, LocalRunner, Point, jobs_of
 from fidgpt.sweep.points import Cost
-from fidgpt.train.trackers.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 5
 # Fails at a step as often as a file requires; saves its step when it is stopped.

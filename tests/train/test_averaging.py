@@ -122,12 +122,3 @@ def test_a_mask_of_infinities_and_counts_stay_as_they_are(make: Callable[[], Ave
     assert net.get_buffer("norm.num_batches_tracked") == 3
     assert not torch.equal(net.get_buffer("norm.running_mean"), moved)
     assert all(one.isfinite().all() for one in average.state_dict()["weights"].values())
-
-
-def test_another_model_is_refused() -> None:
-    average = Ema()
-    net = started(average)
-    with pytest.raises(ValueError, match=r"has other parameters: 2 differ.*one\.weight"):
-        average.load_state_dict({"weights": {"three.weight": weights(0)}})
-    with pytest.raises(ValueError, match="belongs to another model"):
-        average.exchange(net.get_submodule("two"))

@@ -194,7 +194,7 @@ def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoints, model = Checkpoints(every=1, keep_last=1), save(tmp_path, 1)
     other: list[tuple[optim.Optimizer, str]] = [
         (make("sgd_momentum")[1], "saved by AdamW, and this run uses SGD"),
-        (optim.AdamW(model.parameters()), "has 2 groups of parameters, this run has 1"),
+        (optim.AdamW(model.parameters()), r"group 0 .* gone \[\], new"),
         (optim.AdamW([{"params": [model.norm.bias]}, {"params": []}]), r"gone \['turned'\], new"),
     ]
     for optimizer, message in other:
@@ -241,11 +241,11 @@ def test_a_part_that_one_side_does_not_know_is_refused(tmp_path: Path) -> None:
 def test_a_part_in_the_place_of_another_kind_starts_from_its_initial_state(tmp_path: Path) -> None:
     path, messages = save_stateful(tmp_path, average=Memory(weights=1)), []
     average = Memory(weights=2, total=3)
-    with pytest.raises(CheckpointError, match="average is of another kind"):
+    with pytest.raises(CheckpointError, match="average is not in"):
         CHECKPOINTS.restore(tmp_path, stateful={"average": average}, **linear())
     CHECKPOINTS.restore(tmp_path, stateful={"average": average}, warn=messages.append, **linear())
     assert average.remembered == {"weights": 2, "total": 3}
-    assert messages == [f"average is of another kind in {path}: it starts from its initial state."]
+    assert messages == [f"average is not in {path}: it starts from its initial state."]
 
 
 class Model(nn.Module):

@@ -2,18 +2,18 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
 from harmed import Run
 from launches import before_steps
+from run_facts import reproducible
 
 from fidgpt import fiddlers
 from fidgpt.train import RunError, Trainer
 from fidgpt.train.delayed_metrics import DelayedMetrics
-from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 Config = fdl.Config[Trainer]
 Train = Callable[..., list[Row]]
@@ -64,23 +64,6 @@ def test_late_rows_are_the_same_rows(
     stretches = train(cfg, "stretches", until_step=5)
     assert [row["step"] for row in stretches] == [1, 2, 3, 4, 5]
     assert whole(train(cfg, "stretches", resume=True)) == whole(measured)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("late")
-def test_an_error_costs_no_row_of_a_step_before_it(
-    cfg: Config, train: Train, tmp_path: Path
-) -> None:
-    cfg.num_steps, cfg.checkpoints.every, cfg.evaluators = 7, None, {}
-
-    def fail(_: Any, state: Any) -> None:
-        if state.step == 4:
-            raise KeyboardInterrupt
-
-    with before_steps(fail), pytest.raises(KeyboardInterrupt):
-        train(cfg)
-    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
-    assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
 @pytest.mark.slow

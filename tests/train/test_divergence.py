@@ -12,6 +12,7 @@ import fiddle as fdl
 import pytest
 import torch
 from harmed import NUM_STEPS, Run, differences, goes_back
+from run_facts import reproducible
 
 from fidgpt import fiddlers
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
@@ -29,7 +30,7 @@ from fidgpt.train import (
 )
 from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
-from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
+from fidgpt.train.trackers.trackers import Row, read_rows
 
 
 def goes_back_schedule_free(run: Run) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -17,7 +16,6 @@ from fidgpt.model import GatedDeltaNet, LayerNormPerHead, flash_linear
 from fidgpt.optim import ParameterGroups, mup_groups
 from fidgpt.runs.building import build_trainer, require_present, try_model
 from fidgpt.runs.directories import new_run
-from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import facts_of
 
 
@@ -58,38 +56,6 @@ def test_the_best_of_what_nothing_measures_is_refused(metric: str) -> None:
     fiddlers.use_ema(cfg)
     if "averaged" in metric:
         build_trainer(cfg)
-
-
-class Broken(train.TrainStep):
-    """Its objective fails, or returns a loss for each token."""
-
-    def __init__(self, *, fails: bool) -> None:
-        self.fails = fails
-
-    def objective(self, model: Any, loss: Any) -> Any:
-        objective, fails = super().objective(model, loss), self.fails
-
-        class PerToken(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.model = model
-
-            def forward(self, tokens: torch.Tensor, *arguments: Any) -> torch.Tensor:
-                if fails:
-                    raise KeyError("no such thing")
-                return objective(tokens, *arguments).expand(3)
-
-        return PerToken()
-
-
-@pytest.mark.parametrize(
-    ("fails", "message"), [(True, "no such thing"), (False, r"returns numbers \[3\]")]
-)
-def test_the_objective_of_a_custom_step_is_tried(fails: bool, message: str) -> None:
-    cfg = configs.debug()
-    cfg.step = fdl.Config(Broken, fails=fails)
-    with pytest.raises(preflight.ComponentError, match=message):
-        preflight.check_components(build_trainer(cfg))
 
 
 def test_memory_has_the_other_models_of_a_step() -> None:

@@ -206,13 +206,10 @@ class Returns(Validation):
         return {"truth": torch.ones(1), "other": self.what}
 
 
-def test_evaluators_return_numbers_and_others_are_named(cfg, train):
+def test_evaluators_return_numbers(cfg, train):
     cfg.evaluators = {"mine": fdl.Config(Returns, what=True)}
     rows = train(cfg, "numbers", until_step=1)
     assert (rows[0]["mine/truth"], rows[0]["mine/other"]) == (1.0, 1.0)
-    cfg.evaluators["mine"].what = "low"
-    with pytest.raises(RunError, match=r"^evaluators\['mine'\] returned \{.*'other': 'low'\}: an"):
-        train(cfg, "a text", until_step=1)
 
 
 class Careless(Returns):
@@ -239,12 +236,6 @@ def test_an_evaluator_leaves_the_training_as_it_is(cfg, train):
     cfg.evaluators = {"mine": fdl.Config(Spoiling, what=None)}
     with pytest.raises(RunError, match=r"^evaluators\['mine'\] changes parameters of the model"):
         train(cfg, "spoiled", until_step=3)
-
-
-def test_a_name_of_other_metrics_is_refused(cfg):
-    cfg.evaluators = {"seconds": fdl.Config(Returns, what=1)}
-    with pytest.raises(ValueError, match=r"evaluators have the name 'seconds', under which"):
-        build_trainer(cfg)
 
 
 def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):

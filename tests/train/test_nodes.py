@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from run_facts import reproducible
 
-from fidgpt.train.trackers.trackers import read_rows, reproducible
+from fidgpt.train.trackers.trackers import read_rows
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.slow, pytest.mark.long]

@@ -230,9 +230,7 @@ try:
         begin = time.monotonic()
         hanging = write_to_a_disk_that_hangs if parallel.rank == 1 else int
         writer.write(lambda: peers.together(hanging))
-        while True:  # steps that need no other process
-            writer.require_all()
-            time.sleep(0.01)
+        writer.wait()
 except ParallelError as error:
     print(error)
     print(time.monotonic() - begin < 10)

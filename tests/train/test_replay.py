@@ -10,11 +10,11 @@ import replayed
 import torch
 from forked import Python
 from replayed import flip, flipped_in_gradient, flipped_in_weight
+from run_facts import reproducible
 
 from fidgpt import fiddlers
 from fidgpt.train import RunError, Trainer
 from fidgpt.train.replay import checksum
-from fidgpt.train.trackers.trackers import reproducible
 
 Change = Callable[[fdl.Config[Trainer]], object]
 

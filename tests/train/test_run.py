@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +19,6 @@ import pytest
 import torch
 from forked import Python
 from run_facts import FACTS, metrics_row, tracking
-from torch import nn
 
 from fidgpt import data, fiddlers
 from fidgpt.graph import fingerprint
@@ -56,8 +55,6 @@ def test_what_prevents_a_run_directory_is_reported_early(tmp_path):
     RunDirectory(tmp_path / "new" / "run", texts={}).require_free()
     with pytest.raises(RunError, match="is not a run: name another"):
         RunDirectory(tmp_path / "file", texts={}).require_free()
-    with pytest.raises(RunError, match="cannot be created \\(Not a directory\\): name another"):
-        RunDirectory(tmp_path / "file" / "new" / "run", texts={}).require_free()
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
@@ -90,14 +87,13 @@ def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tm
     assert rows[0]["loss"] == 1 / 3
 
 
-def test_a_line_that_cannot_be_read_costs_no_other_row(tmp_path, capsys):
+def test_a_line_that_cannot_be_read_costs_no_other_row(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n\xff\xfe\n{"step": 3}\n{"step": 4}\n{"st')
     assert read_rows(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
     with tracking(tmp_path, JSONLines(), step=3):
         pass
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
-    assert "has no rows of 1 of the 3 steps so far" in capsys.readouterr().err
 
 
 def test_rows_with_nan_are_strict_json_and_read_back(tmp_path):
@@ -113,10 +109,9 @@ def test_rows_with_nan_are_strict_json_and_read_back(tmp_path):
 
 def test_a_signal_requests_a_stop_and_a_second_interrupt_forces_it():
     with StopSignals() as stop:
-        assert stop.received is None and stop.agreed([0.0]) is None
-        assert stop.agreed([0.0, float(signal.SIGTERM)]) == signal.SIGTERM  # another's
+        assert stop.received is None
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.received == stop.agreed([float(signal.SIGTERM), 0.0]) == signal.SIGTERM
+        assert stop.received == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -204,13 +199,6 @@ def test_the_steps_that_were_asked_for_are_traced_and_change_nothing(cfg, train,
     assert "aten::" in (profile / "rank0.txt").read_text()
 
 
-def test_a_memory_snapshot_without_cuda_is_refused_before_the_run_starts(cfg, train, tmp_path):
-    fiddlers.use_memory_snapshot(cfg)
-    with pytest.raises(RunError, match="use_profiler"):
-        train(cfg)
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.slow
 def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path):
     cfg.num_steps = 2
@@ -266,13 +254,6 @@ class Asking:
         return nullcontext()
 
 
-def put(parameters: Iterable[nn.Parameter]) -> None:
-    """Changes gradients by an operation that has no deterministic form."""
-    gradient = next(iter(parameters)).grad
-    assert gradient is not None
-    gradient.put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
-
-
 @pytest.mark.slow
 def test_torch_is_deterministic_for_as_long_as_the_run_lasts(cfg, train):
     cfg.num_steps = 3
@@ -288,16 +269,6 @@ def test_torch_is_deterministic_for_as_long_as_the_run_lasts(cfg, train):
     memory: Any = torch.utils.deterministic
     assert memory.fill_uninitialized_memory
     assert losses(rows) == losses(plain)
-
-
-@pytest.mark.slow
-def test_a_part_that_cannot_is_refused_with_torchs_words(cfg, train):
-    cfg.num_steps = 2
-    fiddlers.use_determinism(cfg)
-    cfg.gradient_transform = put
-    with pytest.raises(RunError, match=r"put_.* does not have a deterministic(.|\n)*without"):
-        train(cfg)
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_run_leaves_all_that_is_needed_to_run_again(cfg, train, tmp_path):
@@ -413,7 +384,7 @@ def test_stages_that_began_stay_in_place(staged: Config, train: Train, tmp_path:
     fiddlers.use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
     train(staged)
     extended = longer(staged)
-    messages = r"a stage from step 2 \(other 1\) on, .* has none there\. Keep"
+    messages = r"had the stages \[\[0, .*\[2, .*\]\], and by this config has \[\[0, [^\[]*\]\]"
     with pytest.raises(RunError, match=messages):
         check_resumable(build_trainer(extended), RunDirectory(tmp_path / "run", texts={}))
     with pytest.raises(RunError, match=messages):

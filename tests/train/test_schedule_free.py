@@ -3,11 +3,11 @@
 import fiddle as fdl
 import pytest
 import torch
+from run_facts import reproducible
 
 from fidgpt import fiddlers
 from fidgpt.model import materialize
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.trackers.trackers import reproducible
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,6 @@ from fidgpt.train import (
     ClipByValue,
     Float32,
     Precision,
-    RunError,
     StepMeters,
     Trainer,
 )
@@ -108,8 +107,8 @@ def test_settings_are_peaks_times_multipliers_of_the_step() -> None:
     ("name", "words"),
     [
         ("lr", "has a schedule already"),
-        ("weight_decy", "'weight_decy' is unknown(.|\n)*choose one of .*weight_decay"),
-        ("amsgrad", "'amsgrad' is False, not a number"),
+        ("weight_decy", "no number 'weight_decy'"),
+        ("foreach", "no number 'foreach'"),
     ],
 )
 def test_a_setting_that_is_not_a_number_has_no_schedule(name: str, words: str) -> None:
@@ -151,13 +150,6 @@ def test_groups_of_one_name_are_numbered_and_zeros_have_no_ratio() -> None:
         for name in ("a_1", "a_2", "hidden_matrices_layer_2")  # that all trackers take
     }
     assert measured["update_ratio/a_1"] == 0.0
-
-
-@pytest.mark.slow
-def test_an_optimizer_that_cannot_step_is_named(cfg, train):
-    cfg.optimizer = fdl.Partial(torch.optim.SparseAdam, lr=0.1)
-    with pytest.raises(RunError, match=r"SparseAdam cannot step .*: SparseAdam does not support d"):
-        train(cfg)
 
 
 @pytest.mark.slow

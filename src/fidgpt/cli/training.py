@@ -83,7 +83,6 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
     require_present(composition.resolved, trainer)
     preflight.check_components(trainer)
-    preflight.check_stream(trainer, prepared=False)
     if resume:
         check_resumable(trainer, directory, step=FLAGS.resume_step)
     from rich.console import Console  # late: a run without a terminal needs none of it

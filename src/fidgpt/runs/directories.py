@@ -141,19 +141,11 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
       RunError: there is no run.
       ConfigError: its config cannot be read.
     """
-    file, command, remedy = path / "config.json", path / "command.txt", ""
-    if command.is_file():
-        remedy = (
-            f"\n{command} holds the command that started the run: its --config flags with "
-            "--print=json print config.json again, and the checkpoints do not need it."
-        )
+    file = str(path / "config.json")
     try:
-        text = read_text(str(file))[1]
+        text = read_text(file)[1]
     except UnreadableFile as error:
-        raise RunError(f"{path} holds no run: {error}{remedy}") from None
-    try:
-        with attributed_to(str(file)):
-            cfg = load_and_warn(text, source=str(file), allowed=allowed)
-    except ConfigError as error:
-        raise ConfigError(f"{error}{remedy}") from error
-    return with_history(cfg, str(file))
+        raise RunError(f"{path} holds no run: {error}") from None
+    with attributed_to(file):
+        cfg = load_and_warn(text, source=file, allowed=allowed)
+    return with_history(cfg, file)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from fidgpt import __version__
+from fidgpt.train import device
 
 # Variables that change what is computed, or how fast. Others may hold secrets.
 _VARIABLE = re.compile(
@@ -32,7 +33,7 @@ def record() -> dict[str, object]:
         "platform": platform.platform(),
         "working_directory": str(Path.cwd()),
         "hardware": {
-            "processor": _processor(),
+            "processor": device.processor().partition("\n")[0].partition(": ")[2],
             "processor_count": os.cpu_count(),
             "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "accelerators": [{"name": d.name, "memory_bytes": d.total_memory} for d in devices],
@@ -57,15 +58,6 @@ def patch() -> str | None:
     """
     text = _git("diff", "HEAD", "--binary")
     return f"{text}\n" if text else None
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    found = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
-    return found[1].strip() if found else platform.processor()
 
 
 def _git(*command: str) -> str | None:

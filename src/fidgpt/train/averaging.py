@@ -51,11 +51,7 @@ class Average(Protocol):
         """Add the weights after a step, counted from 0."""
 
     def exchange(self, model: nn.Module) -> None:
-        """Swap the average with the model's weights; calling it twice restores both.
-
-        Raises:
-          ValueError: the model has other parameters than the average.
-        """
+        """Swap the average with the model's weights; calling it twice restores both."""
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
@@ -93,11 +89,6 @@ class _Averaged:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Copy a saved average into the one that `begin` allocated."""
         saved: Mapping[str, Tensor] = state["weights"]
-        if differ := sorted(saved.keys() ^ self._weights.keys()):
-            raise ValueError(
-                f"the saved average has other parameters: {len(differ)} differ, the first is "
-                f"{differ[0]}. Train the same parameters, or remove the average."
-            )
         for name, own in self._weights.items():
             own.copy_(saved[name])
         self.has_history = True
@@ -112,9 +103,6 @@ class _Averaged:
 
     def _parameters(self, model: nn.Module) -> list[Tensor]:
         trained = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        missing = [name for name in self._weights if name not in trained]
-        if missing or not self._weights:
-            raise ValueError(f"the average belongs to another model: this one lacks {missing[:1]}.")
         return [trained[name] for name in self._weights]
 
 

@@ -3,13 +3,10 @@
 import functools
 import inspect
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-
-from fidgpt.train.device import first_line
 
 _KNOWN = {"fidgpt", "torch", "numpy", "jaxtyping", "tokenizers", "safetensors"}
 _SKIPPED = {*vars(nn.Module()), "init"} - {"_modules"}  # of torch's modules
@@ -69,13 +66,3 @@ def describe(path: str, part: object, custom: Any) -> str:
     is_custom_itself = custom_class(type(part)) is custom or custom is part
     kind = "" if is_custom_itself else f"{type(part).__name__} with "
     return f"{path} ({kind}{custom.__name__}, {where})"
-
-
-def failure(error: Exception) -> str:
-    """Return the message of an exception, and the innermost line of custom code that raised it."""
-    where = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        name = str(frame.f_globals.get("__name__", ""))
-        if name.partition(".")[0] not in _KNOWN | sys.stdlib_module_names:
-            where = f" in {Path(frame.f_code.co_filename).name}:{line}"
-    return f"{type(error).__name__}{where}: {first_line(error):.200}"

@@ -1,7 +1,5 @@
 """The metrics of steps that the device may still be computing, and when they are read."""
 
-import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +13,6 @@ from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.timing import Timing
 
 Row = dict[str, Any]
-_PAUSE = 0.01  # seconds between looks at the device
-_PATIENCE = 10.0  # seconds for the last rows after an error, as another process may be gone
 
 
 class AsyncMetrics:
@@ -38,11 +34,6 @@ class AsyncMetrics:
             self._event = torch.Event(device)
             self._event.record()
         self._joined = joined
-
-    @property
-    def is_there(self) -> bool:
-        """Whether reading would not wait."""
-        return self._event is None or self._event.query()
 
     def read(self) -> Row:
         """Return the values, in which numbers and lists of numbers have replaced tensors."""
@@ -156,20 +147,12 @@ class LaunchedStep:
         self.read()
         return self._statuses
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most so long for the device; return whether the metrics can be read."""
-        end = time.monotonic() + seconds
-        while not self.metrics.is_there and time.monotonic() < end:
-            time.sleep(_PAUSE)
-        return self.metrics.is_there
-
 
 class DelayedMetrics:
     """Finishes the steps of a run in order, each once the device has computed it.
 
     A CPU has computed what was launched. An accelerator computes it while Python queues the next
-    step, so that rows come one step late and the queue never runs empty. As a context, it finishes
-    on an error what can be finished.
+    step, so that rows come one step late and the queue never runs empty.
 
     Args:
       finish: logs the row of a step and returns it.
@@ -183,15 +166,6 @@ class DelayedMetrics:
         self.lag = 0 if device.type == "cpu" else 1
         self._finish = finish
         self._steps: deque[LaunchedStep] = deque()
-
-    def __enter__(self) -> "DelayedMetrics":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        if kind is not None:
-            with contextlib.suppress(Exception):  # what ended the run matters more
-                while self._steps and self._steps[0].wait(_PATIENCE):
-                    self.finish(len(self._steps) - 1)
 
     @property
     def oldest(self) -> int | None:

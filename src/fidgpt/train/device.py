@@ -93,7 +93,7 @@ def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T
       measure: returns something that JSON can hold.
       read: returns what was remembered as JSON gives it back; None to measure again.
     """
-    machine = (_processor(), torch.get_num_threads(), torch.__version__, __version__)
+    machine = (processor(), torch.get_num_threads(), torch.__version__, __version__)
     digest = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:20]
     path = cache_directory() / MEASURED
 
@@ -112,14 +112,15 @@ def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T
     return made
 
 
-def _processor() -> str:
-    """Return what identifies the kind of processor."""
+def processor() -> str:
+    """Return what identifies the kind of processor, by lines, the first of which names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         lines = []
     names = ("model name", "cpu family", "model\t", "stepping", "flags")
-    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
+    found = dict.fromkeys(line for line in lines if line.startswith(names))
+    return "\n".join(sorted(found, key=lambda line: not line.startswith("model name")))
 
 
 # Matrices to measure with: a GPU is not filled by a small one, and a CPU takes seconds for a large
@@ -162,18 +163,13 @@ def _limits() -> Iterator[int]:
         lines = OWN_CGROUPS.read_text().splitlines()
     except OSError:  # no Linux
         return
-    for number, controllers, place in (line.split(":", 2) for line in lines):
-        root, name = CGROUPS, "memory.max"
-        if number != "0":  # of the first version
-            root, name = CGROUPS / "memory", "memory.limit_in_bytes"
-            if "memory" not in controllers.split(","):
-                continue
-        own = root / place.lstrip("/")
-        for folder in (own, *own.parents):  # a container sees the last ones alone
+    for number, _, place in (line.split(":", 2) for line in lines):
+        own = CGROUPS / place.lstrip("/")
+        for folder in (own, *own.parents) if number == "0" else ():  # 0: of the second version
             with contextlib.suppress(OSError, ValueError):  # a missing one, or "max"
-                yield int((folder / name).read_text())
-            if folder == root:
-                break
+                yield int((folder / "memory.max").read_text())
+            if folder == CGROUPS:
+                break  # a container sees the last ones alone
 
 
 def machine_named(name: str, dtype: torch.dtype) -> Cluster:

@@ -10,8 +10,6 @@ from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = ["Decision", "Divergence", "Guard", "RollBack", "SkipDiverged", "SkipOutliers"]
 
-_LONGEST_WINDOW = 1_000_000  # steps; each adds to what every step reads and a checkpoint holds
-
 
 class Decision(enum.Enum):
     """What to do with a step."""
@@ -45,14 +43,12 @@ class SkipOutliers:
       num_deviations: standard deviations above the mean that make a step an outlier.
 
     Raises:
-      ValueError: the window holds fewer than two steps or too many, or the deviations are below 0.
+      ValueError: the window holds fewer than two steps, or the deviations are below 0.
     """
 
     def __init__(self, *, window: int = 128, num_deviations: float = 6.0) -> None:
         if window < 2:
             raise ValueError(f"{window=} must be 2 or more steps to have a deviation.")
-        if window > _LONGEST_WINDOW:
-            raise ValueError(f"{window=} must be at most {_LONGEST_WINDOW} steps, all are kept.")
         require_not_negative(num_deviations=num_deviations)
         self.window = window
         self.num_deviations = num_deviations

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -49,26 +49,6 @@ class Evaluator(Protocol):
     ) -> dict[str, float]:
         """Return metrics by name, the same on every process; called on all of them."""
         ...
-
-
-def numbers_of(metrics: Mapping[str, Any], evaluator: str) -> Iterator[tuple[str, float]]:
-    """Yield what an evaluator returned, tensors of one element as numbers.
-
-    Args:
-      metrics: by their names.
-      evaluator: its name in a run.
-
-    Raises:
-      RunError: something else was returned.
-    """
-    try:
-        for name, value in metrics.items():
-            yield str(name), float(value)
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
-        raise RunError(
-            f"evaluators[{evaluator!r}] returned {metrics!r:.200}: an evaluator returns a dict of "
-            "numbers by name."
-        ) from error
 
 
 @dataclass(eq=False, kw_only=True)
@@ -146,17 +126,16 @@ def require_measured(metric: str, evaluators: Mapping[str, object], *, is_averag
     """
     name, _, measured = metric.partition("/")
     evaluator = evaluators.get(name)
+    known: Sequence[str] | None = getattr(evaluator, "measured", None)
     if is_averaged:
         measured = measured.removeprefix("averaged/")
-    if isinstance(evaluator, Validation | DomainValidation) and measured not in evaluator.measured:
-        raise ValueError(
-            f"checkpoints.best.metric={metric!r} is not measured: {name} measures "
-            f"{', '.join(evaluator.measured)}."
-        )
+    problem = ""
+    if known is not None and measured not in known:
+        problem = f"{name} measures {', '.join(known)}"
     if evaluator is None and measured in _MEANS:
-        raise ValueError(
-            f"checkpoints.best.metric={metric!r} is not measured: the run has no evaluator {name}."
-        )
+        problem = f"the run has no evaluator {name}"
+    if problem:
+        raise ValueError(f"checkpoints.best.metric={metric!r} is not measured: {problem}.")
 
 
 @dataclass(eq=False)
@@ -198,15 +177,13 @@ class DomainValidation(Periodic):
       every: steps between two evaluations; the last step is always evaluated.
 
     Raises:
-      ValueError: there is no domain, or `every` is below 1.
+      ValueError: `every` is below 1.
     """
 
     domains: Mapping[str, EvaluationStream]
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.domains:
-            raise ValueError("domains={} must hold at least one stream.")
         self.domains = dict(sorted(self.domains.items()))  # saved configs may sort them
         of_domains = [f"{domain}/{mean}" for domain in self.domains for mean in _MEANS]
         self.measured = [*_MEANS, *of_domains, "macro_loss", "macro_bits_per_byte"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from torch import nn
 
@@ -11,10 +12,11 @@ from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.train_step import StepSettings
 
+Module = TypeVar("Module", bound=nn.Module)
 Weights = Callable[[LanguageModel], None]
 
 
-def blueprint_of(model: LanguageModel) -> LanguageModel:
+def blueprint_of(model: Module) -> Module:
     """Return a copy of a model without memory, which `frozen` fills."""
     copy = cost.without_memory(model)
     for own, theirs in zip(copy.parameters(), model.parameters(), strict=True):

@@ -13,11 +13,9 @@ from fidgpt.parallel.gradients import norms_of_wholes, own_squares
 from fidgpt.parallel.places import Places
 from fidgpt.placement import is_sharded
 from fidgpt.processes.fused import FusedAllReduce
+from fidgpt.ranges import require_positive
 
 __all__ = ["ClipByValue", "GradientTransform"]
-
-
-_EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm
 
 
 @runtime_checkable
@@ -25,12 +23,6 @@ class GradientTransform(Protocol):
     """Changes gradients in place, before their norm is measured and clipped."""
 
     def __call__(self, parameters: Iterable[nn.Parameter], /) -> None: ...
-
-
-def require_bound(max_grad_norm: float | None) -> None:
-    """Raise ValueError unless a bound of gradients is positive."""
-    if max_grad_norm is not None and not max_grad_norm > 0:
-        raise ValueError(f"{max_grad_norm=} must be above 0, or None for no bound.")
 
 
 class ClipByValue:
@@ -44,8 +36,7 @@ class ClipByValue:
     """
 
     def __init__(self, max_grad_value: float) -> None:
-        if not max_grad_value > 0:
-            raise ValueError(f"{max_grad_value=} must be above 0.")
+        require_positive(max_grad_value=max_grad_value)
         self.max_grad_value = max_grad_value
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -93,17 +84,9 @@ class GradientNorms:
 
     def clip(self, max_norm: float | None) -> None:
         """Scale the gradients down, so that their total norm is at most `max_norm`."""
-        if max_norm is None or self._is_within(max_norm):
-            return
-        for (group,) in by_mesh(self._parameters):
-            nn.utils.clip_grads_with_norm_(group, max_norm, self.total)
-
-    def _is_within(self, max_norm: float) -> bool:
-        """Whether torch would multiply by 1, a needless pass over memory.
-
-        Not checked on a GPU, where reading the norm would wait for queued work.
-        """
-        return self.total.device.type == "cpu" and bool(self.total + _EPS_OF_TORCH < max_norm)
+        if max_norm is not None:
+            for (group,) in by_mesh(self._parameters):
+                nn.utils.clip_grads_with_norm_(group, max_norm, self.total)
 
     def norm_of(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
         """Return the norm over some of the parameters, as it was before clipping."""

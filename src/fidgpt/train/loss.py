@@ -432,23 +432,14 @@ class FusedCrossEntropy(CrossEntropy):
       chunk_size: as in `CrossEntropy`.
 
     Raises:
-      ValueError: this torch has no such function; or chunk_size is below 1.
+      ValueError: chunk_size is below 1.
     """
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not hasattr(F, "linear_cross_entropy"):
-            raise ValueError(
-                f"torch {torch.__version__} has no torch.nn.functional.linear_cross_entropy, "
-                "which 2.13 brought: update torch, or use CrossEntropy, which needs no more memory."
-            )
 
     def _with_gradients(
         self, features: Tensor, unembedding: nn.Module, targets: Tensor, counted: Tensor | None
     ) -> Float[Tensor, ""]:
-        is_whole = not self.terms and not hasattr(unembedding, "vocabulary")
-        is_plain = type(unembedding) is Unembedding and unembedding.softcap is None
-        if type(unembedding) is not Unembedding or not (is_whole and is_plain):
+        is_split = hasattr(unembedding, "vocabulary")
+        if type(unembedding) is not Unembedding or self.terms or is_split or unembedding.softcap:
             return super()._with_gradients(features, unembedding, targets, counted)
         if unembedding.scale != 1.0:
             features = features * unembedding.scale

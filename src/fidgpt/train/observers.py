@@ -5,21 +5,19 @@ import contextlib
 import faulthandler
 import os
 import signal
-import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any, Protocol, cast, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from fidgpt.parallel import DataParallel
-from fidgpt.ranges import require_size
-from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
+from fidgpt.ranges import require_positive, require_size
+from fidgpt.train.run_directory import RunDirectory, print_stderr
 
 __all__ = ["Determinism", "MemorySnapshot", "Observer", "Profiler", "Watchdog"]
 
@@ -35,14 +33,6 @@ class Observer(Protocol):
     def stepping(self, step: int) -> AbstractContextManager[None]:
         """Wrap one optimizer step, counted from 1."""
         ...
-
-
-def require_devices(observers: Sequence[Observer], device: torch.device) -> None:
-    """Raise RunError if an observer does not support a device, before anything is written."""
-    for observer in observers:
-        require_device = getattr(observer, "require_device", None)
-        if require_device is not None:
-            require_device(device)
 
 
 @contextmanager
@@ -80,16 +70,7 @@ class Determinism:
 
     @contextmanager
     def stepping(self, step: int) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            if "deterministic" not in str(error):
-                raise
-            raise RunError(
-                f"a component of the run has no deterministic form: "
-                f"{str(error).splitlines()[0]:.200}\nUse another component, or train without "
-                "fiddler:use_determinism."
-            ) from error
+        yield  # torch raises an error at an operation without such a form
 
 
 @dataclass(eq=False, kw_only=True)
@@ -197,14 +178,6 @@ class MemorySnapshot(SomeSteps):
     The file `profile/rank0.pickle` opens in https://pytorch.org/memory_viz.
     """
 
-    def require_device(self, device: torch.device) -> None:
-        """Raise RunError unless the device is a CUDA GPU, whose allocator keeps such a record."""
-        if device.type != "cuda":
-            raise RunError(
-                f"memory snapshots need CUDA's allocator, and this run is on {device.type}: "
-                "fiddler:use_profiler(with_memory=True) lists there what operations allocate."
-            )
-
     @contextmanager
     def recording(self, files: Path) -> Iterator[None]:
         torch.cuda.memory._record_memory_history()
@@ -230,15 +203,11 @@ class Watchdog:
       first_seconds: the same for the first step of a process, which may compile.
 
     Raises:
-      ValueError: a time is not positive, or more than a year.
+      ValueError: a time is not positive.
     """
 
     def __init__(self, *, seconds: float = 600.0, first_seconds: float = 1800.0) -> None:
-        year = 365 * 24 * 60 * 60
-        if not (0 < seconds <= year and 0 < first_seconds <= year):
-            raise ValueError(
-                f"{seconds=} and {first_seconds=} must be more than 0 seconds, and a year at most."
-            )
+        require_positive(seconds=seconds, first_seconds=first_seconds)
         self.seconds = seconds
         self.first_seconds = first_seconds
         self._file: IO[str]  # while it observes
@@ -272,9 +241,6 @@ class Watchdog:
     @contextmanager
     def _pausing(self) -> Iterator[None]:
         """Stop the timer while the process is stopped from a terminal."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread handles signals
-            return
         before = signal.signal(signal.SIGTSTP, self._pause)
         try:
             yield
@@ -291,18 +257,9 @@ class Watchdog:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    """Open the file for stacks, after those of an earlier process; else use standard error."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        file = path.open("a")
-    except OSError as error:
-        print_stderr(
-            f"warning: {path} cannot be written ({error.strerror}): the stacks of a run that hangs "
-            "would be printed here."
-        )
-        yield cast("IO[str]", sys.__stderr__)
-        return
-    with file:
+    """Open the file for stacks, after those of an earlier process."""
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a") as file:
         if file.tell():  # the process that wrote it could not report it
             print_stderr(f"{path} shows where the watchdog ended an earlier process that hung.")
         yield file

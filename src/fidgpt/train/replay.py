@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import re
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fidgpt.parallel import DataParallel
 from fidgpt.placement import block_of, held
@@ -30,7 +28,6 @@ _CHUNK = 1 << 22  # elements that are hashed at once, as int64
 _LISTED = 6
 # Stages of a step, in their order: what differs in an early one spoils all that follow.
 _STAGES = ("weight", "gradient", "result", "metrics")
-_OF_OPTIMIZER = re.compile(r"\w+\.state\.(\d+)\.(.*)")
 
 
 class StepReplay:
@@ -138,7 +135,6 @@ class _Saved:
         }
         self.checks = _read({key: checksum(one) for key, one in self._live.items()})
         self._copies = {key: _kept(one) for key, one in self._live.items()}
-        self._random = _random_states(state.model.device)
 
     @torch.no_grad()
     def restore(self, state: TrainState) -> None:
@@ -154,8 +150,6 @@ class _Saved:
             state.stateful[name].load_state_dict(memory)
         state.precision.push_weights(state.model, state.replica)
         state.step = self._step
-        for put_back in self._random:
-            put_back()
 
 
 def _buffers(state: TrainState) -> dict[str, Tensor]:
@@ -176,15 +170,6 @@ def _kept(tensor: Tensor) -> Tensor:
     return copy.copy_(tensor.detach())
 
 
-def _random_states(device: torch.device) -> list[Callable[[], None]]:
-    """Return functions that put torch's random numbers back to where they are now."""
-    found: list[Callable[[], None]] = [partial(torch.set_rng_state, torch.get_rng_state())]
-    if device.type != "cpu":
-        module = torch.get_device_module(device)
-        found.append(partial(module.set_rng_state, module.get_rng_state(device), device))
-    return found
-
-
 Key = tuple[str, str]  # stage and name
 
 
@@ -194,11 +179,11 @@ class _Result:
 
     Attributes:
       outcome: its metrics, or why it is not finite.
-      checks: checksums by stage and name.
+      checks: checksums, and metrics as text, in which NaN equals NaN, by stage and name.
     """
 
     outcome: dict[str, Any] | Diverged
-    checks: Mapping[Key, int]
+    checks: Mapping[Key, int | str]
 
     def finish(self) -> dict[str, Any]:
         """Return the metrics, or raise why there are none."""
@@ -206,28 +191,25 @@ class _Result:
             raise self.outcome
         return self.outcome
 
-    @property
-    def metrics(self) -> dict[str, str]:
-        """The metrics as text, in which NaN equals NaN."""
-        if isinstance(self.outcome, Diverged):
-            return {"loss and gradients": str(self.outcome)}
-        return {name: repr(value) for name, value in self.outcome.items()}
-
 
 def _computed(update: Update, state: TrainState) -> _Result:
-    with _watched(state.replica) as checks:
+    """Compute the step; the next computation draws the same random numbers."""
+    device = state.model.device
+    with (
+        torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type),
+        _watched(state.replica) as watched,
+    ):
         try:
             outcome: Any = update()
         except Diverged as diverged:
             outcome = diverged
     sections, texts = contents_of(state.model, state.optimizer, {}, state.stateful)
-    paths = _parameter_paths(state.optimizer, state.model)
-    for section, named in sections.items():
-        for name, tensor in named.items():
-            checks["result", _readable(section, name, paths)] = checksum(held(tensor))
-    read = _read(checks)
-    read["result", "settings and policies"] = hash(repr(texts))
-    return _Result(outcome, read)
+    for named in sections.values():
+        watched |= {("result", name): checksum(held(tensor)) for name, tensor in named.items()}
+    checks: dict[Key, int | str] = {**_read(watched)}
+    checks["result", "settings and policies"] = hash(repr(texts))
+    metrics = {"loss and gradients": outcome} if isinstance(outcome, Diverged) else outcome
+    return _Result(outcome, checks | {("metrics", k): repr(v) for k, v in metrics.items()})
 
 
 @contextlib.contextmanager
@@ -282,31 +264,7 @@ def checksum(tensor: Tensor) -> Tensor:
 
 
 def _read(checks: Mapping[Key, Tensor]) -> dict[Key, int]:
-    """Return the numbers, by one transfer from each device."""
-    by_device: dict[torch.device, list[Key]] = {}
-    for key, value in checks.items():
-        by_device.setdefault(value.device, []).append(key)
-    return {
-        key: number
-        for keys in by_device.values()
-        for key, number in zip(
-            keys, torch.stack([checks[key] for key in keys]).tolist(), strict=True
-        )
-    }
-
-
-def _parameter_paths(optimizer: Optimizer, model: nn.Module) -> list[str]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [names.get(id(p), "?") for group in optimizer.param_groups for p in group["params"]]
-
-
-def _readable(section: str, name: str, paths: Sequence[str]) -> str:
-    """Return the name of a saved tensor with the path of its parameter."""
-    if section == "model":
-        return name
-    if found := _OF_OPTIMIZER.fullmatch(name):
-        return f"{found[2]} of {paths[int(found[1])]} in the optimizer"
-    return name
+    return {key: int(value) for key, value in checks.items()}
 
 
 class _Difference(NamedTuple):
@@ -320,11 +278,6 @@ class _Difference(NamedTuple):
 def _different(one: _Result, other: _Result) -> _Difference | None:
     keys = [*one.checks, *(other.checks.keys() - one.checks.keys())]
     bad = [key for key in keys if one.checks.get(key) != other.checks.get(key)]
-    bad += [
-        ("metrics", f"{name} ({a}, then {b})")
-        for name in {**one.metrics, **other.metrics}
-        if (a := one.metrics.get(name, "absent")) != (b := other.metrics.get(name, "absent"))
-    ]
     for stage in _STAGES:
         if names := [name for kind, name in bad if kind == stage]:
             return _Difference(stage, names, socket.gethostname())

@@ -26,7 +26,6 @@ class RunError(ValueError):
     """A run cannot start or continue; the message names the reason and the remedy."""
 
 
-_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 FLAGS_FILE = "flags.txt"
 RUN_ID = "run_id.txt"  # of the run, whatever its directory is called
 _CONFIG = "config.json"
@@ -64,8 +63,6 @@ def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> s
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
     reason = str(error) if number is None else os.strerror(number)
     remedy = "give the run a directory that can be written"
-    if number in _TOO_MANY_OPEN:
-        remedy = "raise the limit, as by ulimit -n 4096"
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = shutil.disk_usage(next(one for one in path.parents if one.exists())).free
         room = f"it takes {size / 1e6:,.1f} MB and " if size else ""
@@ -118,8 +115,6 @@ class RunDirectory:
         if os.path.lexists(self.path) and not self.may_move:
             raise self._exists()
         parent = next(one for one in self.path.absolute().parents if os.path.exists(one))
-        if not parent.is_dir():
-            raise self._not_created(os.strerror(errno.ENOTDIR))
         if not os.access(parent, os.W_OK | os.X_OK):
             raise self._not_created(os.strerror(errno.EACCES))
 
@@ -254,8 +249,6 @@ class RunDirectory:
                     if path.is_file():
                         sync(path)
         except OSError as error:
-            if error.errno in _TOO_MANY_OPEN:
-                raise RunError(f"{cannot_write(self.path, error, run=self.path)}.") from error
             raise RunError(
                 f"the run directory {self.path} is gone or cannot be written ({error.strerror}): "
                 f"restore it and resume with {resume_flag(self.path)}; if it was moved, name its "
@@ -295,15 +288,6 @@ class StopSignals:
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-
-    def agreed(self, received: Sequence[float]) -> signal.Signals | None:
-        """Return the signal that all processes of a run stop for, whichever received it.
-
-        Args:
-          received: the number of the signal that each process has received, or 0.
-        """
-        number = int(max(received))
-        return signal.Signals(number) if number else None
 
     def _record(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import BegunStage, TrainingStream
+from fidgpt.data import TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
@@ -108,12 +107,6 @@ class TrainState:
         self.stateful: dict[str, Stateful] = {
             name: part for name, part in components.items() if isinstance(part, Stateful)
         }
-        # Without the average, which starts from the weights: see `restored`.
-        self._initial = {
-            name: copy.deepcopy(part.state_dict())
-            for name, part in self.stateful.items()
-            if part is not self.average
-        }
 
     @property
     def shift(self) -> int:
@@ -124,13 +117,6 @@ class TrainState:
     def may_skip(self) -> bool:
         """Whether some component may skip a step, which then has to wait for its numbers."""
         return any(part is not None for part in (self.guard, self.divergence, self.scaling))
-
-    def reset(self) -> None:
-        """Reset components to their initial state, before a checkpoint that may lack some."""
-        for name, state in self._initial.items():
-            self.stateful[name].load_state_dict(copy.deepcopy(state))
-        if self.average is not None:
-            self.average.has_history = False
 
     def restored(self, step: int, settings: Sequence[Mapping[str, Any]]) -> None:
         """Finish a restore, once a checkpoint was copied into model and optimizer.
@@ -205,12 +191,6 @@ class TrainState:
             return self.guard(**numbers)
         return decision
 
-    def bad_weights(self) -> list[str]:
-        """Return the names of parameters whose norm is not finite, in the model's order."""
-        named = dict(self.model.named_parameters())
-        finite = norms_of([*named.values()]).isfinite().tolist()
-        return [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]
-
     def check_finite(self, row: Mapping[str, Any], measured: Mapping[str, Any]) -> None:
         """Stop on NaN or inf metrics, so that bad checkpoints never evict good ones.
 
@@ -237,12 +217,13 @@ class TrainState:
         Raises:
           Diverged: some parameter is not finite.
         """
-        if bad := self.bad_weights():
-            num_parameters = len([*self.model.parameters()])
+        named = dict(self.model.named_parameters())
+        finite = norms_of([*named.values()]).isfinite().tolist()
+        if bad := [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]:
             raise Diverged(
                 self._without_skip(),
-                f"after it {len(bad)} of {num_parameters} parameters are NaN, infinite or too "
-                f"large, first {bad[0]}.",
+                f"after it {len(bad)} of {len(named)} parameters are NaN, infinite or too large, "
+                f"first {bad[0]}.",
             )
 
     def _without_skip(self) -> Decision:
@@ -301,23 +282,20 @@ def check_progress(
       RunError: the run read its text in another way, or is past its end.
     """
     batches = data.full_batches(step)
-    if saved.get("full_batches", batches) != batches:
+    if saved["full_batches"] != batches:
         raise RunError(
             f"{path} has read {saved['full_batches']:g} full batches in {step} steps, which by "
             f"this config would be {batches:g}: its batch size grew in another way. Let it grow "
             "over the same number of steps, given as a count and not as a fraction of the run."
         )
-    if shift is not None:
-        begun = [BegunStage(*stage) for stage in saved.get("stages", [])]
-        for old, new in itertools.zip_longest(begun, data.stages_begun(step + shift)):
-            if old != new:
-                raise RunError(
-                    f"{path} has read its texts in other proportions: its mixture had "
-                    f"{f'a stage from {old} on' if old else 'no further stage'}, and by this "
-                    f"config has {f'one from {new} on' if new else 'none there'}. Keep the stages "
-                    "that have begun as they were, starting at a step: those that start at a "
-                    "fraction of the run move with num_steps."
-                )
+    begun = [] if shift is None else [list(stage) for stage in data.stages_begun(step + shift)]
+    if shift is not None and saved["stages"] != begun:
+        raise RunError(
+            f"{path} has read its texts in other proportions: its mixture had the stages "
+            f"{saved['stages']}, and by this config has {begun}. Keep the stages that have begun "
+            "as they were, starting at a step: those that start at a fraction of the run move with "
+            "num_steps."
+        )
     if step > num_steps:
         raise RunError(
             f"{path} has done {step} steps already, and num_steps={num_steps}: increase it, or "

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from signal import Signals
 from typing import ClassVar
 
 from torch import nn
@@ -18,7 +19,7 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
-from fidgpt.ranges import require_size
+from fidgpt.ranges import require_positive, require_size
 from fidgpt.train import device, run_directory
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
@@ -38,14 +39,13 @@ from fidgpt.train.evaluation import (
     Samples,
     evaluating,
     left_unchanged,
-    numbers_of,
     require_measured,
 )
 from fidgpt.train.expert_loads import ExpertLoads
 from fidgpt.train.goodput import Goodput, phase_seconds
-from fidgpt.train.gradients import GradientTransform, require_bound
+from fidgpt.train.gradients import GradientTransform
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.observers import Observer, require_devices, stepping
+from fidgpt.train.observers import Observer, stepping
 from fidgpt.train.optimizer_groups import GroupSchedules, make_optimizer
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
@@ -58,8 +58,6 @@ from fidgpt.train.train_step import TrainStep
 __all__ = ["Trainer"]
 
 _STEP = "step"  # the phase around all others of a step
-# What names of metrics begin with, beside the names of evaluators.
-_RESERVED_NAMES = {"seconds", "goodput", "slowest"}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -108,8 +106,8 @@ class Trainer:
       stream: `data` with growing batches and sequences, read ahead.
 
     Raises:
-      ValueError: a count is below one, `max_grad_norm` is not positive, an evaluator has the name
-        of other metrics, or the mesh of `parallel` cannot divide the model.
+      ValueError: a count is below one, `max_grad_norm` is not positive, or the mesh of `parallel`
+        cannot divide the model.
     """
 
     # What may change on resume: "live" affects no number, "restart" those that follow.
@@ -175,14 +173,9 @@ class Trainer:
         self.stream = self.data
         for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):
             self.stream = self.stream if wrapper is None else wrapper(self.stream)
-        require_bound(self.max_grad_norm)
+        require_positive(max_grad_norm=self.max_grad_norm)
         require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
         require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
-        if taken := sorted(_RESERVED_NAMES & {name.partition("/")[0] for name in self.evaluators}):
-            raise ValueError(
-                f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
-                "run measures itself: choose another."
-            )
         if self.checkpoints.best is not None:
             metric, is_averaged = self.checkpoints.best.metric, self.average is not None
             require_measured(metric, self.evaluators, is_averaged=is_averaged)
@@ -225,8 +218,7 @@ class Trainer:
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
-                rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
-                self.parallel.world.on_main(rewind)
+                self.parallel.world.on_main(partial(self._rewind, run, step=state.step))
             else:
                 run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
@@ -249,7 +241,7 @@ class Trainer:
     ) -> Outcome:
         """Take the remaining steps; evaluate, track and save between them."""
         trackers_here = self.trackers if self.parallel.is_main else []
-        end = min(until_step, self.num_steps)
+        end, received, stopping = min(until_step, self.num_steps), None, False
         with (
             StopSignals() as signals,
             Trackers(trackers_here) as trackers,
@@ -262,19 +254,19 @@ class Trainer:
             goodput.spent("restoring")
             loads = ExpertLoads(state.model)
             log = partial(self._log, state, facts, trackers, goodput, loads, planned)
-            rows = observing.enter_context(DelayedMetrics(log, self.parallel.device))
-            while state.step < end:
+            rows = DelayedMetrics(log, self.parallel.device)
+            while state.step < end and not stopping:
                 try:
                     finished = self._step(state, rows, signals, end=end)
-                    received_signals = [step.signal for step in finished]
+                    number = max((step.signal for step in finished), default=0.0)
                     if self.parallel.world_size == 1:
-                        received_signals = [float(signals.received or 0)]
-                    received = signals.agreed([*received_signals, 0.0])
+                        number = signals.received or 0
+                    received = Signals(int(number)) if number else None
                     stopping = received is not None or state.step == until_step < self.num_steps
                     self._save(state, run, rows, finished, is_stopping=stopping)
                     goodput.spent("saving")
                 except Diverged as diverged:
-                    step = rows.oldest or state.step
+                    stopping, step = False, rows.oldest or state.step
                     rows.clear()
                     self._roll_back(run, state, diverged, step=step)
                     self._start_copies(run, facts)
@@ -282,24 +274,20 @@ class Trainer:
                     trackers.print(
                         f"step {step} diverged: {diverged} Rolling back to step {state.step}."
                     )
-                    continue
-                if stopping:
-                    self.checkpoints.wait()
-                    goodput.spent("saving")
-                    trackers.print("\n".join([goodput.summary(), *loads.summary()]))
-                    command = run_directory.resume_flag(run.path)
-                    trackers.print(f"Stopped after step {state.step}; resume with {command}")
-                    return Outcome(run.path, step=state.step, stopped_by=received)
             self.checkpoints.wait()
             goodput.spent("saving")
-            if state.step == self.num_steps:
+            if stopping:
+                trackers.print("\n".join([goodput.summary(), *loads.summary()]))
+                command = run_directory.resume_flag(run.path)
+                trackers.print(f"Stopped after step {state.step}; resume with {command}")
+            elif state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
                 differences = planned.finish(facts.plan, run.path) if self.parallel.is_main else []
                 trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *differences]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
-        return Outcome(run.path, step=state.step, stopped_by=None)
+        return Outcome(run.path, step=state.step, stopped_by=received)
 
     def _step(
         self, state: TrainState, rows: DelayedMetrics, signals: StopSignals, *, end: int
@@ -405,13 +393,12 @@ class Trainer:
 
         Raises:
           ComponentError: a custom component does not keep what its interface promises.
-          RunError: a tracker lacks its package, or an observer does not support the device.
+          RunError: a tracker lacks its package.
           MachineError: the model cannot compute on this machine.
           DataError: a text cannot be read, or its tokens are not in the model's vocabulary.
           ParallelError: processes read different texts.
         """
         require_packages(self.trackers)
-        require_devices(self.observers, self.parallel.device)
         require_machine(self.model, device=self.parallel.device)
         preflight.check_components(self)
         show_progress = self.parallel.is_main
@@ -433,8 +420,6 @@ class Trainer:
         """
         if resume:
             self.checkpoints.fetch(run.path, step=resume_step)
-        else:
-            self.checkpoints.require_free_mirror(run.path)
         is_new = not resume or (resume_step is None and not manifest.find(run.path))
         self.parallel.shard(self.model, self.precision)
         materialize(self.model, device=self.parallel.device, seed=self.seed)
@@ -480,10 +465,8 @@ class Trainer:
         lock()
         return run.path
 
-    def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:
+    def _rewind(self, run: RunDirectory, *, step: int) -> None:
         """Remove from the directory of a run what it wrote after `step`."""
-        if until_step is not None and until_step <= step:
-            print(f"{run.path} has done {step} steps already: nothing is left until {until_step}.")
         self.checkpoints.abandon_after(run.path, step=step)
         run.record_changes(step=step)
 
@@ -536,7 +519,7 @@ class Trainer:
         for name, evaluator in evaluators.items():
             with left_unchanged(state.replica, evaluator, name):
                 metrics = evaluator(state.replica, self.loss, self.parallel)
-            row |= {f"{name}/{key}": value for key, value in numbers_of(metrics, name)}
+            row |= {f"{name}/{key}": float(value) for key, value in metrics.items()}
         return row
 
     def _sample(self, state: TrainState) -> Iterator[str]:
@@ -632,17 +615,15 @@ class Trainer:
         good = None
         if self.parallel.is_main:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
-        state.reset()  # the checkpoint may lack the state of some components
+        if state.average is not None:
+            state.average.has_history = False  # the checkpoint may lack it
         state.next_batch = None
-        for candidate in self.parallel.world.broadcast(good):
-            self._restore(run, state, candidate)
-            if not state.bad_weights():
-                break
-        else:
+        if (good := self.parallel.world.broadcast(good)) is None:
             raise RunError(
                 f"step {step} diverged: {diverged} There is no good checkpoint to roll back to. "
                 f"{_remedy(run)} {advice(policy)}"
             )
+        self._restore(run, state, good)
         policy.load_state_dict(policy_state)  # the checkpoint lacks the steps skipped since
         policy.rolled_back(step=step, to=state.step)
         self.parallel.world.on_main(

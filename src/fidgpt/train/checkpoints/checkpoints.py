@@ -1,7 +1,6 @@
 """Saving and restoring checkpoints by policy."""
 
 import contextlib
-import itertools
 import math
 import operator
 import shutil
@@ -68,13 +67,12 @@ def save_files(
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
         manifest.publish(temporary, final)
 
-    temporary, seals = Path(), []
+    temporary = peers.on_main(manifest.explained(final, size)(partial(manifest.begin, final)))
     try:
-        temporary = peers.on_main(manifest.explained(final, size)(lambda: manifest.begin(final)))
         seals = peers.together(write)
         peers.on_main(seal_all)
     except BaseException:
-        if peers.is_main and temporary.name.startswith(manifest.TEMPORARY):
+        if peers.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
         raise
 
@@ -89,8 +87,6 @@ class KeepEvery:
 
     def __init__(self, *, every: int, until: int | None = None) -> None:
         require_size(every=every, until=until)
-        if until is not None and until < every:
-            raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
         self.every = every
         self.until = until
 
@@ -131,36 +127,12 @@ class KeepBest:
     ) -> None:
         self.metric = metric
         self.better = better
-        self._has_warned = False
-
-    def missing(self, row: Mapping[str, Any]) -> str | None:
-        """Return a warning, once, if its evaluator measured other metrics but not this one."""
-        name = self.metric.partition("/")[0]
-        measured = [key for key in row if key.startswith(f"{name}/")]
-        if self._has_warned or not measured or self.metric in row:
-            return None
-        self._has_warned = True
-        return (
-            f"warning: no best checkpoint is kept: nothing measures {self.metric}; "
-            f"{name} measures {', '.join(measured)}."
-        )
-
-
-def check_keep(keep: Sequence[KeepEvery]) -> None:
-    """Raise ValueError unless each entry of `keep` ends later than the one before it."""
-    for number, (one, following) in enumerate(itertools.pairwise(keep)):
-        if one.until is None or (following.until is not None and following.until <= one.until):
-            raise ValueError(
-                f"keep[{number}] ends at until={one.until} and keep[{number + 1}] at "
-                f"until={following.until}: each must end later than the one before, and only the "
-                "last may have no end."
-            )
 
 
 def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
-    """Return whether the first entry of `keep` that covers a step saves there."""
-    reaching = (part for part in keep if part.until is None or step <= part.until)
-    part = next(reaching, None)
+    """Return whether the entry of `keep` that ends first, of those that reach a step, saves it."""
+    reaching = [part for part in keep if part.until is None or step <= part.until]
+    part = min(reaching, key=lambda part: part.until or math.inf, default=None)
     return part is not None and step > 0 and step % part.every == 0
 
 
@@ -222,7 +194,6 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         require_size(every=self.every, keep_last=self.keep_last)
-        check_keep(self.keep)
         self._writer = self.writer or SyncWriter()
         self._background = BackgroundProcesses()
 
@@ -259,19 +230,12 @@ class Checkpoints:
           row: what was measured at this step.
           agree: returns the main process's value on every process; all of them call this.
           is_time: what the main process returned for `is_time`; None to look at the clock now.
-
-        Raises:
-          RuntimeError: another process hangs in the save before.
         """
-        self._writer.require_all()
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
-        if (best := self.best) is not None:
-            if best.metric in measured:
-                self.wait()  # the one being written may be the best so far
-                if agree(_is_best(directory, measured[best.metric], best)):
-                    reasons.append(manifest.BEST)
-            elif line := best.missing(measured):
-                self._background.current().on_main(lambda: print_stderr(line))
+        if (best := self.best) is not None and best.metric in measured:
+            self.wait()  # the one being written may be the best so far
+            if agree(_is_best(directory, measured[best.metric], best)):
+                reasons.append(manifest.BEST)
         if self.is_time if is_time is None else is_time:
             reasons.append(manifest.TEMPORARY_SAVE)
         if not reasons and self.memory is not None and self.memory.due(step):
@@ -403,20 +367,9 @@ class Checkpoints:
         """
         self.wait()
         needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
-        while True:
-            path = manifest.choose(directory, step, needed)
-            try:
-                with manifest.naming_damage(path):
-                    return _restore_from(path, model, optimizer, stateful, warn)
-            except CheckpointError:
-                if path.exists():
-                    raise
-                # The run has deleted it meanwhile, since there is a newer one.
-
-    def require_free_mirror(self, directory: Path) -> None:
-        """Check that the new run `directory` can use its mirror; all processes call this."""
-        if (mirror := self.mirror) is not None:
-            self._background.current().on_main(lambda: mirror.require_free(directory))
+        path = manifest.choose(directory, step, needed)
+        with manifest.naming_damage(path):
+            return _restore_from(path, model, optimizer, stateful, warn)
 
     def claim_mirror(self, draft: Path, *, directory: Path) -> None:
         """Claim the mirror for the new run `directory`, whose files are in a folder already."""
@@ -457,17 +410,18 @@ class Checkpoints:
         with manifest.explained(final):
             manifest.abandon_after(manifest.find(directory), step)
 
-    def good_before(self, step: int, directory: Path, *, num_steps: int) -> list[int]:
-        """Return the steps of good checkpoints before `step`, in the order to try them.
+    def good_before(self, step: int, directory: Path, *, num_steps: int) -> int | None:
+        """Return the step of the newest good checkpoint before `step`; None if there is none.
 
         Planned ones come first: an undisturbed run has no others, and should roll back alike.
         """
-        newest_first = [
+        good = [
             saved
-            for saved, path in reversed(manifest.find(directory).items())
+            for saved, path in manifest.find(directory).items()
             if saved < step and manifest.refusal(path) is None
         ]
-        return sorted(newest_first, key=lambda saved: not self.planned(saved, num_steps=num_steps))
+        planned = [saved for saved in good if self.planned(saved, num_steps=num_steps)]
+        return max(planned or good, default=None)
 
     def _retire(self, final: Path, step: int) -> None:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
@@ -509,9 +463,7 @@ def contents_of(
     """
     weights = tensors.model_tensors(model)
     optimizer_json, moments = tensors.optimizer_parts(optimizer, model)
-    plain, unexpected = tensors.flatten(state, root="state")
-    if unexpected:
-        raise CheckpointError(f"{min(unexpected)} is a tensor; `state` is for plain values.")
+    plain, _ = tensors.flatten(state, root="state")
     sections = {"model": weights, "optimizer": moments}
     texts = {"optimizer.json": optimizer_json, "state.json": plain}
     if stateful:
@@ -533,11 +485,10 @@ def _restore_from(
     memories = _memories(path, stateful, warn) if stateful is not None else {}
     if optimizer is not None:
         saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
-        with _naming_path(path):
-            tensors.check_optimizer(saved, optimizer, model)
-            moments = tensors.optimizer_targets(stored.kinds, optimizer)
-            stored.read_into(moments)
-            tensors.load_optimizer(saved, moments, optimizer)
+        tensors.check_optimizer(saved, optimizer, model)
+        moments = tensors.optimizer_targets(stored.kinds, optimizer)
+        stored.read_into(moments)
+        tensors.load_optimizer(saved, moments, optimizer)
     weights.read_into(own)
     for name, memory in memories.items():
         (stateful or {})[name].load_state_dict(memory)
@@ -562,10 +513,9 @@ def check_fit(
     """
     path = manifest.choose(directory, step, needed=())
     with manifest.naming_damage(path):
-        _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
+        _require_fit(path, _stored(path, "model"), tensors.model_tensors(model))
         if optimizer is not None:
-            with _naming_path(path):
-                tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
+            tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
         return _step_and_state(path)
 
 
@@ -576,22 +526,11 @@ def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor])
 
 def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
     state = tensors.unflatten(_read(path, "state.json"), {})
-    if not isinstance(state, dict):
-        raise TypeError(f"state.json holds no mapping, but {state!r:.60}")
     return _read(path, manifest.MANIFEST)["step"], state
 
 
 def _stored(path: Path, section: str) -> tensors.Stored:
     return tensors.Stored(manifest.files_of(path, section))
-
-
-@contextlib.contextmanager
-def _naming_path(path: Path) -> Iterator[None]:
-    """Add the path of a checkpoint that does not fit the optimizer to the error."""
-    try:
-        yield
-    except CheckpointError as error:
-        raise CheckpointError(f"{path} does not fit this optimizer: {error}.") from None
 
 
 def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -> dict[str, Any]:
@@ -611,18 +550,10 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
         }
         stored.read_into(memory)
         saved = tensors.unflatten(_read(path, "stateful.json"), memory)
-    fresh = {
-        name: "of another kind" if name in saved else "not"
-        for name in stateful
-        if name not in saved or not now[name].keys() <= saved[name].keys()
-    }
-    lines = [
-        *(
-            f"{name} is {how} in {path}: it starts from its initial state."
-            for name, how in fresh.items()
-        ),
-        *(f"{name} in {path} is no component of this run." for name in saved if name not in now),
-    ]
+    fresh = [n for n in stateful if n not in saved or not now[n].keys() <= saved[n].keys()]
+    lines = [f"{name} is not in {path}: it starts from its initial state." for name in fresh]
+    gone = sorted(saved.keys() - now.keys())
+    lines += [f"{name} in {path} is no component of this run." for name in gone]
     if warn is None and lines:
         raise CheckpointError(
             f"{path} does not fit the components of this run. Resume with those that it had when "

@@ -107,7 +107,7 @@ def settle(folder: Path) -> None:
 
 def discard(path: Path) -> None:
     """Delete a checkpoint atomically; one with other files in it is kept as `kept-...`."""
-    if not all(name == MANIFEST or _section(name) in ALL for name in os.listdir(path)):
+    if not all(map(is_own, os.listdir(path))):
         kept = (path.with_name(f"kept-{path.name.lstrip('.')}{n or ''}") for n in itertools.count())
         os.rename(path, next(one for one in kept if not one.exists()))
         return
@@ -274,8 +274,6 @@ def choose(
         path = found[max(found) if step is None else step]
         if (reason := refusal(path, needed)) is None:
             return path
-        if not path.exists():  # the run has deleted it meanwhile
-            return choose(directory, step, needed, take=take)
         trouble = f"{path} {reason}"
     raise CheckpointError(f"{trouble}\n{_offer(directory, needed, take)}")
 
@@ -296,17 +294,11 @@ def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
     try:
         written = read_bytes(path / MANIFEST)
         manifest = parsed(written)
-        if manifest["format"] > FORMAT:
-            return f"has format {manifest['format']}, this fidgpt reads {FORMAT}: update fidgpt."
         if json_bytes(_signed(manifest)) != written:
             return f"is damaged: {MANIFEST} does not match its own checksum."
         if path.name.removeprefix(REPLACED) != name_of(manifest["step"]):
             return f"holds step {manifest['step']} by its {MANIFEST}: rename or remove it."
         names = [name for name in manifest["files"] if _section(name) in needed]
-        sizes = {name: (path / name).stat().st_size for name in names}
-        for name, size in sizes.items():
-            if size != (expected := manifest["files"][name]["bytes"]):
-                return f"is damaged: {name} has {size} bytes instead of {expected}."
         with ThreadPoolExecutor() as pool:
             hashes = pool.map(lambda name: sha256_of(path / name), names)
             for name, found in zip(names, hashes, strict=True):
@@ -318,6 +310,11 @@ def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
     except (ValueError, KeyError, TypeError):
         return f"is damaged: {MANIFEST} cannot be parsed."
     return None
+
+
+def is_own(name: str) -> bool:
+    """Return whether a file of a checkpoint has that name."""
+    return name == MANIFEST or _section(name) in ALL
 
 
 def _section(name: str) -> str:
@@ -333,10 +330,6 @@ def _entries(directory: Path) -> dict[str, Path]:
         return aside | {one.name: one for one in paths if not one.name.startswith(REPLACED)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except OSError as error:
-        raise CheckpointError(
-            f"{folder} cannot be read ({error.strerror}): check its permissions."
-        ) from error
 
 
 def is_canonical(name: str) -> bool:

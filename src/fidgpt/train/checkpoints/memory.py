@@ -28,8 +28,8 @@ __all__ = ["MemoryCheckpoints"]
 
 _CLAIM = "fidgpt-memory.json"  # in the folder of a run on a machine
 _ATTEMPT = ".memory.json"  # in the run directory: which copies are of the last attempt
-_LISTED = 3
 _CHUNK = 1 << 26  # bytes that are sent at once
+_BOOT = Path("/proc/sys/kernel/random/boot_id")  # of each machine, and of each start, another one
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,12 @@ class MemoryCheckpoints:
         folder = Path(os.path.expandvars(self.folder))
         there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
         free = shutil.disk_usage(there).free + held
-        if needed <= free:
-            return
-        runs = sorted(map(str, folder.glob("fidgpt-*")))[:_LISTED]
-        others = f" Copies of runs lie there: {', '.join(runs)}." if runs else ""
-        raise RunError(
-            f"checkpoints in memory need {needed / 1e6:,.1f} MB in {folder} of a machine, and "
-            f"{free / 1e6:,.1f} MB are free: make room there, name another folder in memory with "
-            f"--config='fiddler:use_memory_checkpoints(folder=...)', or leave them out.{others}"
-        )
+        if needed > free:
+            raise RunError(
+                f"checkpoints in memory need {needed / 1e6:,.1f} MB in {folder} of a machine, and "
+                f"{free / 1e6:,.1f} MB are free: make room there, name another folder in memory "
+                "with --config='fiddler:use_memory_checkpoints(folder=...)', or leave them out."
+            )
 
     def start(self, directory: Path, *, part: int, num_parts: int) -> None:
         """Begin an attempt to continue a run from what is on the disk, or from its start.
@@ -238,19 +235,11 @@ class MemoryCheckpoints:
         if step in saved:
             return
         own = _held(machines, attempt) if machines.is_first else {}
-        listed = {key: sorted(files) for key, files in own.items()}
-        held: list[dict[_Key, list[str]]] = peers.gather(listed)
+        keys: set[_Key] = {key for held in peers.gather([*own]) for key in held}
         newest = max(saved, default=0)
-        wanted = sorted(
-            {
-                key
-                for one in held
-                for key in one
-                if (key[0] > newest if step is None else key[0] == step)
-            }
-        )
-        for key in reversed(wanted):
-            if _is_written(directory, key, own.get(key, {}), peers):
+        for key in sorted(keys, reverse=True):
+            is_wanted = key[0] > newest if step is None else key[0] == step
+            if is_wanted and _is_written(directory, key, own.get(key, {}), peers):
                 return
 
     def _join(self, directory: Path) -> _Machines:
@@ -320,11 +309,9 @@ class MemoryCheckpoints:
             for draft in drafts.values():
                 shutil.rmtree(draft, ignore_errors=True)
             if not isinstance(error, ParallelError):
-                free = shutil.disk_usage(machines.root).free
                 print_stderr(
-                    f"warning: step {step} was not saved in memory ({error}; {free / 1e6:,.1f} MB "
-                    f"are free in {machines.root.parent}): the run continues, and would resume "
-                    "from an earlier step."
+                    f"warning: step {step} was not saved in memory ({error}): the run continues, "
+                    "and would resume from an earlier step."
                 )
 
     def _retire(self, machines: _Machines, step: int | None) -> None:
@@ -350,13 +337,10 @@ def _claim(root: Path, mine: Mapping[str, str]) -> str:
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root.mkdir(mode=0o700, exist_ok=True)
-        draft = root / f".{uuid.uuid4().hex}"
-        draft.write_bytes(manifest.json_bytes({**mine, "machine": uuid.uuid4().hex}))
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, root / _CLAIM)  # several processes may do so, and one succeeds
-        draft.unlink()
-        found = read_json(root / _CLAIM)
-        if root.stat().st_uid != os.getuid() or not found.items() >= mine.items():
+        if not (found := read_json(root / _CLAIM)):
+            write_whole(root / _CLAIM, json.dumps(mine) + "\n")
+        stat, boot = root.stat(), _BOOT.read_text(encoding="utf-8").strip()
+        if stat.st_uid != os.getuid() or (found and found != mine):
             raise RunError(
                 f"{root} belongs to another run or user: remove it, or name another folder in "
                 "memory with --config='fiddler:use_memory_checkpoints(folder=...)'."
@@ -366,7 +350,7 @@ def _claim(root: Path, mine: Mapping[str, str]) -> str:
             f"{root} cannot be used for checkpoints in memory ({error.strerror}): name another "
             "folder with --config='fiddler:use_memory_checkpoints(folder=...)'."
         ) from error
-    return str(found["machine"])
+    return f"{boot} {stat.st_dev} {stat.st_ino}"
 
 
 def _final(part: Path, step: int) -> Path:
@@ -403,7 +387,7 @@ _Key = tuple[int, str]  # step, and checksum of the manifest
 
 
 def _held(machines: _Machines, attempt: str) -> dict[_Key, dict[str, Path]]:
-    """Return the files of an attempt here by checkpoint and name, if they have the right size."""
+    """Return the files of an attempt on this machine, by checkpoint and name."""
     held: dict[_Key, dict[str, Path]] = {}
     for part in machines.parts():
         for step, path in manifest.find(part).items():
@@ -411,11 +395,8 @@ def _held(machines: _Machines, attempt: str) -> dict[_Key, dict[str, Path]]:
             if (written.get("step"), written.get("attempt")) != (step, attempt):
                 continue
             files = held.setdefault((step, str(written.get("sha256"))), {})
-            files.setdefault(manifest.MANIFEST, path / manifest.MANIFEST)
-            for name, seal in written["files"].items():
-                with contextlib.suppress(OSError):
-                    if (path / name).stat().st_size == seal.get("bytes"):
-                        files.setdefault(name, path / name)
+            for file in path.iterdir():
+                files.setdefault(file.name, file)
     return held
 
 

@@ -4,12 +4,11 @@ import contextlib
 import os
 import shlex
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fidgpt.files import LIST, check_url
+from fidgpt.files import check_url
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -18,7 +17,6 @@ from fidgpt.train.run_directory import RUN_ID, RunDirectory, RunError, print_std
 __all__ = ["Mirror"]
 
 CLAIM = "fidgpt-mirror.json"  # in the folder: the run that it belongs to
-_SOON = 1.0  # seconds in which a claim is written
 _RUN = "run"  # in the folder of a copy: the files of the run directory at that time
 Retention = Callable[[Sequence[Saved]], set[int]]
 
@@ -26,7 +24,11 @@ Retention = Callable[[Sequence[Saved]], set[int]]
 class _Storage:
     """A folder of copies of checkpoints, which need not exist yet; raises the storage's errors.
 
-    It belongs to the run that its claim names. Only what the run has listed is ever deleted.
+    It belongs to the run that its claim names. Only files of checkpoints are ever deleted.
+
+    Attributes:
+      steps: whose copies were begun.
+      complete: whose copies are whole.
     """
 
     def __init__(self, url: str) -> None:
@@ -38,112 +40,63 @@ class _Storage:
         self._system, root = found
         self._root = root.rstrip("/")
         self._system.invalidate_cache()  # others write there too
-        self.names = self._names(self._root)
-        self._copies = {
-            int(name.removeprefix("step_")): self._names(f"{self._root}/{name}")
-            for name in self.names
-            if manifest.is_canonical(name)
+        self._all = self._names(self._root)
+        self.steps = {
+            int(name.removeprefix("step_")) for name in self._all if manifest.is_canonical(name)
         }
-        self.complete = {step for step, names in self._copies.items() if manifest.MANIFEST in names}
-        self.cut_short = self._copies.keys() - self.complete
+        self.complete = {
+            step
+            for step in self.steps
+            if self._system.exists(f"{self._folder(step)}/{manifest.MANIFEST}")
+        }
 
-    def owner(self) -> dict[str, Any]:
-        """Return what the claim holds: `run` and `directory`; empty without a whole claim."""
-        path = f"{self._root}/{CLAIM}"
-        if not self._system.exists(path):
-            return {}
-        if not (claim := manifest.parsed(self._system.cat_file(path))):
-            time.sleep(_SOON)  # another process may be writing it
-            claim = manifest.parsed(self._system.cat_file(path))
-        return claim
-
-    def claim(self, directory: Path, *, as_directory: Path | None = None) -> None:
-        """Check that the folder belongs to the run `directory`, or claim it if it is free.
+    def claim(self, run: str, directory: Path) -> None:
+        """Claim the folder for a run, unless it is that of the run already.
 
         Args:
-            directory: of the run, which has its files already.
-            as_directory: the name that it will have.
-
-        Raises:
-            CheckpointError: it belongs to another run, or holds what no run has written.
-        """
-        mine = {
-            "run": manifest.run_in(directory),
-            "directory": str((as_directory or directory).resolve()),
-        }
-        owner = self.owner()
-        if owner.get("run") == mine["run"]:
-            return
-        self.require_free(owner, mine["directory"])
-        self._system.makedirs(self._root, exist_ok=True)
-        content = manifest.json_bytes(mine)
-        self._begin(f"{self._root}/{CLAIM}", content, replace=CLAIM in self.names)
-        if (owner := self.owner()) != mine:  # storage that cannot create a file exclusively
-            raise self._refusal(owner, mine["directory"])
-
-    def require_free(self, owner: Mapping[str, Any], directory: str) -> None:
-        """Check that the run `directory` may claim the folder, or claim it again after a loss.
-
-        Args:
-            owner: what the claim holds now.
+            run: its identity.
             directory: of the run; one that was lost before its first copy begins again there.
 
         Raises:
             CheckpointError: it belongs to another run, or holds what no run has written.
         """
-        if self.complete or owner.get("directory", directory) != directory:
-            raise self._refusal(owner, directory)
-        own = {manifest.name_of(step) for step, names in self._copies.items() if LIST in names}
-        if others := sorted(self.names - {CLAIM} - own):
-            listed = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        owner: dict[str, str] = {}
+        if CLAIM in self._all:
+            owner = manifest.parsed(self._system.cat_file(f"{self._root}/{CLAIM}"))
+        if owner and owner["run"] == run:
+            return
+        path = str(directory.resolve())
+        if owner and (self.complete or owner["directory"] != path):
+            newest = f", up to step {max(self.complete)}" if self.complete else ""
+            raise CheckpointError(
+                f"{self._url} is the mirror of {owner['directory']}{newest}, and {path} is another "
+                "run: name a folder for this run alone, with "
+                "--config='fiddler:mirror_checkpoints(url=...)', or resume that run: "
+                f"{shlex.quote(f'--resume={self._url}')} --run_dir=DIRECTORY"
+            )
+        if self._all and not owner:
+            listed = ", ".join(sorted(self._all)[:3])
             raise CheckpointError(
                 f"{self._url} holds other files ({listed}): name an empty folder, for this run "
                 "alone, with --config='fiddler:mirror_checkpoints(url=...)'."
             )
-
-    def _refusal(self, owner: Mapping[str, Any], directory: str) -> CheckpointError:
-        newest = f", up to step {max(self.complete)}" if self.complete else ""
-        return CheckpointError(
-            f"{self._url} is the mirror of {owner.get('directory', 'another run')}{newest}, and "
-            f"{directory} is another run: name a folder for this run alone, with "
-            "--config='fiddler:mirror_checkpoints(url=...)', or resume that run: "
-            f"{shlex.quote(f'--resume={self._url}')} --run_dir=DIRECTORY"
-        )
-
-    def _begin(self, path: str, content: bytes, *, replace: bool = False) -> None:
-        """Create a file, in one step where storage can."""
-        try:
-            with self._system.open(path, "wb" if replace else "xb") as file:
-                file.write(content)
-        except FileExistsError:
-            return  # who reads it sees whose it is
-        except (NotImplementedError, ValueError):
-            self._system.pipe_file(path, content)
+        self._system.makedirs(self._root, exist_ok=True)
+        content = manifest.json_bytes({"run": run, "directory": path})
+        self._system.pipe_file(f"{self._root}/{CLAIM}", content)
 
     def read_manifest(self, step: int) -> dict[str, Any]:
         """Return the manifest of a copy; empty if it is damaged."""
         return manifest.parsed(self._system.cat_file(f"{self._folder(step)}/{manifest.MANIFEST}"))
 
     def send(self, path: Path, step: int, *, run: Path) -> None:
-        """Copy the checkpoint at `path` with the files of its run, the manifest last.
-
-        Raises:
-            CheckpointError: something else lies there.
-        """
+        """Copy the checkpoint at `path` with the files of its run, the manifest last."""
         self.remove(step)
         target = self._folder(step)
-        if self._system.exists(target) and self._names(target):
-            raise CheckpointError(f"{target} holds files that this run did not write")
         names = sorted(file.name for file in path.iterdir() if file.name != manifest.MANIFEST)
-        run_files = [
-            one.name
-            for one in sorted(run.iterdir())
-            if one.is_file() and not one.name.startswith(".")
-        ]
         self._system.makedirs(f"{target}/{_RUN}", exist_ok=True)
-        self._list(step, [manifest.MANIFEST, *names, *(f"{_RUN}/{name}" for name in run_files)])
-        for name in run_files:
-            self._put(run / name, f"{target}/{_RUN}/{name}")
+        for file in sorted(run.iterdir()):
+            if file.is_file() and not file.name.startswith("."):
+                self._put(file, f"{target}/{_RUN}/{file.name}")
         for name in [*names, manifest.MANIFEST]:
             self._put(path / name, f"{target}/{name}")
 
@@ -151,18 +104,6 @@ class _Storage:
         """Copy a file, for which the other processes wait as long as parts of it arrive."""
         self._system.put_file(str(path), target, callback=_progress())
         advance()
-
-    def _list(self, step: int, names: Sequence[str]) -> None:
-        content = manifest.json_bytes({"files": {name: {} for name in names}})
-        self._system.pipe_file(f"{self._folder(step)}/{LIST}", content)
-        self._copies.setdefault(step, set()).add(LIST)
-
-    def _listed(self, step: int) -> list[str]:
-        """Return the files of a copy; a list that a kill cut short was followed by nothing else."""
-        if LIST not in self._copies[step]:
-            return []
-        path = f"{self._folder(step)}/{LIST}"
-        return [*manifest.parsed(self._system.cat_file(path)).get("files", ())]
 
     def receive(self, step: int, folder: Path) -> None:
         """Copy the files of a checkpoint into a folder, as far as they are there."""
@@ -173,28 +114,22 @@ class _Storage:
             advance()
 
     def remove(self, step: int) -> None:
-        """Delete the files of a copy that its list names, the manifest first, the list last."""
+        """Delete the files of a copy, the manifest first."""
         target = self._folder(step)
-        if LIST not in self._copies.get(step, ()):
-            return
-        for name in [*self._listed(step), LIST]:
-            if self._system.exists(f"{target}/{name}"):
-                self._system.rm_file(f"{target}/{name}")
+        own = sorted(filter(manifest.is_own, self._names(target)))
+        names = [*own, *(f"{_RUN}/{name}" for name in sorted(self._names(f"{target}/{_RUN}")))]
+        for name in sorted(names, key=lambda name: name != manifest.MANIFEST):
+            self._system.rm_file(f"{target}/{name}")
         for folder in (f"{target}/{_RUN}", target):
             with contextlib.suppress(Exception):  # storage without folders, or it holds more
                 self._system.rmdir(folder)
-        self._copies.pop(step)
 
     def run_files(self) -> dict[str, bytes]:
-        """Return the files of the run by name, stored with the newest copy that has them all."""
-        for step in sorted(self.complete, reverse=True):
-            folder = f"{self._folder(step)}/{_RUN}"
-            names, listed = self._names(folder), self._listed(step)
-            if names and {n for n in listed if n.startswith(_RUN)} <= {
-                f"{_RUN}/{n}" for n in names
-            }:
-                return {name: self._system.cat_file(f"{folder}/{name}") for name in names}
-        return {}
+        """Return the files of the run by name, stored with the newest copy; empty without one."""
+        if not self.complete:
+            return {}
+        folder = f"{self._folder(max(self.complete))}/{_RUN}"
+        return {name: self._system.cat_file(f"{folder}/{name}") for name in self._names(folder)}
 
     def _names(self, folder: str) -> set[str]:
         try:
@@ -238,16 +173,6 @@ class Mirror:
         with self._naming("checkpoints cannot be copied to"):
             fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
 
-    def require_free(self, directory: Path) -> None:
-        """Check early that a new run can have its copies there, without claiming the folder.
-
-        Raises:
-            CheckpointError: the storage cannot be reached, is not empty, or is another run's.
-        """
-        with self._naming("checkpoints cannot be copied to"):
-            storage = _Storage(self.url)
-            storage.require_free(storage.owner(), str(directory.resolve()))
-
     def claim(self, draft: Path, *, directory: Path) -> None:
         """Make the folder that of a new run.
 
@@ -256,10 +181,10 @@ class Mirror:
             directory: the name that it will have.
 
         Raises:
-            CheckpointError: as `require_free`.
+            CheckpointError: the storage cannot be reached, is not empty, or is another run's.
         """
         with self._naming("checkpoints cannot be copied to"):
-            _Storage(self.url).claim(draft, as_directory=directory)
+            _Storage(self.url).claim(manifest.run_in(draft), directory)
 
     def update(self, directory: Path, *, retained: Retention, step: int) -> None:
         """Update the copies to match the run `directory`, now that `step` was saved.
@@ -279,7 +204,7 @@ class Mirror:
             for other in sorted(kept_steps & here.keys()):
                 if other not in storage.complete or other == step:
                     storage.send(here[other], other, run=directory)
-            for other in sorted((storage.complete | storage.cut_short) - kept_steps):
+            for other in sorted(storage.steps - kept_steps):
                 storage.remove(other)
             self._missed = None
         except Exception as error:  # every kind of storage has its own
@@ -299,7 +224,7 @@ class Mirror:
         """Copy a checkpoint, by default the newest, into a run `directory` that lacks a good one.
 
         Where the copy is damaged, earlier ones follow until one is good, which a resumption then
-        names. If no copy is needed, storage that cannot be reached is only reported.
+        names.
 
         Raises:
             CheckpointError: the copies belong to another run, the storage cannot be read, or the
@@ -308,15 +233,6 @@ class Mirror:
         here = manifest.find(directory)
         wanted = max(here, default=None) if step is None else step
         if wanted in here and manifest.damage(here[wanted]) is None:
-            try:
-                self._own_copies(directory)
-            except CheckpointError:
-                raise
-            except Exception as error:  # every kind of storage has its own
-                print_stderr(
-                    f"warning: {self.url} cannot be reached ({_line(error)}); the next checkpoint "
-                    "tries again."
-                )
             return
         with self._naming("no checkpoint can be copied from"):
             storage = self._own_copies(directory)
@@ -361,13 +277,11 @@ class Mirror:
             RunError: the directory cannot be created.
         """
         with self._naming("no run can be restored from"):
-            storage = _Storage(self.url)
-            contents = storage.run_files()
+            contents = _Storage(self.url).run_files()
         if not contents:
-            no_files = "checkpoints without the files of their run"
-            kind = no_files if storage.complete else "no copy of a run"
             raise CheckpointError(
-                f"{self.url} holds {kind}: name the folder of the run's checkpoints.mirror."
+                f"{self.url} holds no copy of a run: name the folder of the run's "
+                "checkpoints.mirror."
             )
 
         def fill(folder: Path) -> None:
@@ -375,10 +289,9 @@ class Mirror:
                 (folder / name).write_bytes(content)
 
         try:
-            if not os.path.lexists(directory):
-                RunDirectory(directory, texts={}).create(fill=fill)
+            RunDirectory(directory, texts={}).create(fill=fill)
         except RunError:
-            if not os.path.lexists(directory):  # else another process was faster
+            if not os.path.lexists(directory):  # it exists already, or another process was faster
                 raise
         if manifest.run_in(directory) != contents.get(RUN_ID, b"").decode().strip():
             raise CheckpointError(
@@ -393,7 +306,7 @@ class Mirror:
             CheckpointError: it belongs to another run, or holds something else.
         """
         storage = _Storage(self.url)
-        storage.claim(directory)
+        storage.claim(manifest.run_in(directory), directory)
         return storage
 
     @contextlib.contextmanager

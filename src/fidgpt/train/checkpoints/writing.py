@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 __all__ = ["BackgroundWriter", "SyncWriter"]
@@ -23,9 +22,6 @@ class SyncWriter:
 
     def wait(self) -> None:
         """Wait until nothing is being written; raise what the last job raised."""
-
-    def require_all(self) -> None:
-        """Raise what the last job raised if it has lost another process of the run."""
 
 
 class BackgroundWriter(SyncWriter):
@@ -61,11 +57,6 @@ class BackgroundWriter(SyncWriter):
         self.wait()
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
-
-    def require_all(self) -> None:
-        """Raise at once, and not with the next save, that another process does not write."""
-        if isinstance(self._error, dist.DistError):
-            self.wait()
 
     def wait(self) -> None:
         """Wait for the thread; raise what the job raised, once."""

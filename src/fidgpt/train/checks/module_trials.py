@@ -3,14 +3,13 @@
 Each is tried on a copy with memory, by small batches, so that no number of the run changes.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fidgpt.cost import without_memory
 from fidgpt.declarations import ReadsOnPurpose
 from fidgpt.model.blocks import Block
 from fidgpt.model.context import AttentionContext, PackedDocuments, one_document, padded
@@ -18,8 +17,10 @@ from fidgpt.model.masks import causal
 from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
-from fidgpt.train.custom import custom_class, custom_part, describe, failure
+from fidgpt.train.custom import custom_class, custom_part, describe
+from fidgpt.train.device import first_line
 from fidgpt.train.estimates.recipe import Recipe
+from fidgpt.train.frozen import blueprint_of
 from fidgpt.train.run_directory import print_stderr
 
 MOST_PARAMETERS = 10**8  # of a module that is tried; more would take seconds
@@ -38,7 +39,6 @@ class TrialError(Exception):
 def model_errors(run: Recipe) -> Iterator[str]:
     """Yield what the custom modules of a model do that they should not."""
     parallel, tried = run.parallel, set[Any]()
-    context = parallel.layout(parallel.planned_size).row_size
     for path, (module, inputs) in _units(run.model).items():
         is_torchs = inputs == "stream" and type(module).__module__.startswith("torch.")
         custom = custom_part(module) or (type(module) if is_torchs else None)
@@ -53,7 +53,7 @@ def model_errors(run: Recipe) -> Iterator[str]:
         trial = ModuleTrial(
             module, inputs, _width(run.model), run.vocab_size, run.seq_len, parallel.device
         )
-        errors = [*trial.errors(context=context)]
+        errors = [*trial.errors()]
         yield from (f"{where} {text}" for text in errors)
         if not errors and (text := trial.missing_gradients(_trained(run, path))):
             if parallel.world_size > 1:
@@ -120,16 +120,12 @@ class ModuleTrial:
     seq_len: int
     device: torch.device
 
-    def errors(self, *, context: int = 1) -> Iterator[str]:
-        """Yield what is wrong besides missing gradients.
-
-        Args:
-          context: processes that share each row in the run.
-        """
+    def errors(self) -> Iterator[str]:
+        """Yield what is wrong besides missing gradients."""
         try:
             module = _with_memory(self.module, self.device).eval()
             self._check_output(module)
-            yield from self._leaks(module, context)
+            yield from self._leaks(module)
         except (InitError, TrialError) as error:
             yield str(error)
 
@@ -152,14 +148,12 @@ class ModuleTrial:
                 "not change the input in place."
             )
 
-    def _leaks(self, module: nn.Module, num_sharing: int) -> Iterator[str]:
+    def _leaks(self, module: nn.Module) -> Iterator[str]:
         """Yield what it reads and should not, found by changing one token at a time."""
         tokens, x = self._batch()
         contexts = {"the future": one_document, "padding": _padded, "other documents": _packed}
         if self.inputs == "stream":
             contexts = {"other tokens": one_document}
-        if num_sharing > 1 and not isinstance(module, LanguageModel):
-            contexts["tokens of other processes"] = _shared_keys
         scale = 0.0
         for what, context_of in contexts.items():
             out, effect = self._effects(module, context_of, tokens, x)
@@ -202,8 +196,6 @@ class ModuleTrial:
         parts, positions = [*module.modules()], ctx.positions[0]
         reads = {name for part in parts if isinstance(part, ReadsOnPurpose) for name in part.READS}
         allowed = torch.eye(len(positions), dtype=torch.bool, device=self.device)
-        if isinstance(ctx, SharedKeysContext):
-            return allowed
         if self.inputs == "stream":
             later = torch.ones_like(allowed).tril(-1)  # of keys after the query
             allowed = allowed | (later if "future" in reads else False)
@@ -259,7 +251,8 @@ class ModuleTrial:
         except Exception as error:  # whatever goes wrong in a custom module
             rows = "padded rows" if ctx.documents is None else "rows of several documents"
             what = "" if ctx.contiguous else f" of {rows}"
-            raise TrialError(f"fails on a small batch{what}: {failure(error)}") from error
+            reason = f"{type(error).__name__}: {first_line(error):.200}"
+            raise TrialError(f"fails on a small batch{what}: {reason}") from error
         if not isinstance(out, Tensor):
             raise TrialError(f"returns a {type(out).__name__}, not a tensor.")
         return out
@@ -276,39 +269,14 @@ class ModuleTrial:
         return tokens.to(self.device), x.to(self.device)
 
 
-@dataclass(frozen=True, eq=False)
-class SharedKeysContext(AttentionContext):
-    """A context whose `update_cache` and `whole_rows` return to all rows those of the first one.
-
-    So a changed token changes no other one's output, unless the module looks at other tokens
-    elsewhere, which processes that share rows do not have.
-    """
-
-    def update_cache(
-        self, owner: object, new: Sequence[Tensor], *, window: int | None = None
-    ) -> Sequence[Tensor]:
-        """Return the tensors of the first row."""
-        return self.whole_rows(new)
-
-    def whole_rows(self, new: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the tensors of the first row."""
-        return [tensor[:1].expand_as(tensor) for tensor in new]
-
-
 _REMEDIES = {
     "the future": "Let it read what ctx.visible() allows, or declare what it reads: a mask such as "
     "Prefix in its attribute `mask`, or READS = ('future',).",
     "padding": "Leave out keys that ctx.visible() excludes, or declare READS = ('padding',).",
     "other documents": "Leave out keys that ctx.visible() excludes, or declare READS = "
     "('documents',).",
-    "tokens of other processes": "Pass what it reads of other tokens to ctx.update_cache, or in a "
-    "recurrent layer to ctx.whole_rows, or use a mesh with context=1.",
     "other tokens": "Let the attention of a block mix tokens, or declare READS = ('past',).",
 }
-
-
-def _shared_keys(tokens: Tensor) -> SharedKeysContext:
-    return SharedKeysContext(**vars(one_document(tokens)))
 
 
 def _padded(tokens: Tensor) -> AttentionContext:
@@ -332,9 +300,7 @@ def _with_memory(module: nn.Module, device: torch.device) -> nn.Module:
 
     Weights get some noise, so that nothing is hidden by those that are initialized to zero.
     """
-    twin = without_memory(module)
-    for original, parameter in zip(module.parameters(), twin.parameters(), strict=True):
-        vars(parameter).update(vars(original))  # such as its init
+    twin = blueprint_of(module)
     materialize(twin, device=device, seed=0)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():

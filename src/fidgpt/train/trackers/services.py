@@ -74,15 +74,19 @@ class MLflow(BackgroundTracker):
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{folder}/mlflow.db"
         self._client = client = MlflowClient(tracking_uri=uri)
         artifacts = (folder / "mlartifacts").as_uri() if uri.startswith("sqlite:") else None
-        experiment = _experiment(client, self._experiment, artifacts)
-        if not _is_known(client, journal.id):
-            tags = {"group": run.group} if run.group else {}
-            created = client.create_run(experiment, run_name=run.name, tags=tags)
-            journal.write(step=journal.step, identity=created.info.run_id)
-        self._id = journal.id
+        known = client.get_experiment_by_name(self._experiment)
+        experiment = (
+            client.create_experiment(self._experiment, artifact_location=artifacts)
+            if known is None
+            else known.experiment_id
+        )
+        begun = client.search_runs([experiment], f"tags.fidgpt = '{journal.id}'")
+        tags = {"fidgpt": journal.id, **({"group": run.group} if run.group else {})}
+        one = begun[0] if begun else client.create_run(experiment, run_name=run.name, tags=tags)
+        self._id = one.info.run_id
         client.update_run(self._id, status="RUNNING")
         # MLflow keeps the first value of each parameter, and rejects another one.
-        known = client.get_run(self._id).data.params
+        known = one.data.params
         named = {_name(path): str(value)[:_VALUE] for path, value in run.config.items()}
         params = [Param(name, value) for name, value in named.items() if name not in known]
         for at in range(0, len(params), _PARAMS):
@@ -108,32 +112,6 @@ class MLflow(BackgroundTracker):
             client.set_terminated(self._id)
 
 
-def _experiment(client: Any, name: str, artifacts: str | None) -> str:
-    from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
-
-    found = client.get_experiment_by_name(name)
-    if found is None:
-        try:
-            return client.create_experiment(name, artifact_location=artifacts)
-        except MlflowException:  # another run may have been faster
-            found = client.get_experiment_by_name(name)
-            if found is None:
-                raise
-    return found.experiment_id
-
-
-def _is_known(client: Any, identity: str) -> bool:
-    from mlflow.exceptions import MlflowException  # pyright: ignore[reportMissingImports]
-
-    try:
-        client.get_run(identity)
-    except MlflowException as error:
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-            return False
-        raise
-    return True
-
-
 def _name(path: str) -> str:
     """Write `model.blocks[0].mlp` as `model.blocks.0.mlp`: brackets are not allowed."""
     return _FORBIDDEN.sub(".", path).replace("..", ".").strip(".")[-_NAME:]
@@ -153,16 +131,9 @@ class TensorBoard(BackgroundTracker):
         from torch.utils.tensorboard.writer import SummaryWriter  # late: an extra
 
         folder = run.path / "tensorboard"
-        # TensorBoard reads files by name, which holds the time: those of a clock that was ahead
-        # would hide the next steps, so they are renamed.
-        names = sorted(path.name for path in folder.glob("*tfevents*"))
-        if names and names[-1] >= f"events.out.tfevents.{int(time.time()):010d}":
-            for name in names:
-                (folder / name).rename(folder / f"before-{name}")
         # Later steps, of a failed write or another config, are hidden.
         self._writer = SummaryWriter(str(folder), purge_step=journal.step + 1)
-        cells = {name: str(value).replace("|", "&#124;") for name, value in run.config.items()}
-        table = [f"| {name} | {value} |" for name, value in cells.items()]
+        table = [f"| {name} | {value} |" for name, value in run.config.items()]
         text = "\n".join(["| value | is |", "| --- | --- |", *table])
         self._writer.add_text("config", text, global_step=journal.step + 1)
         return shlex.join(["tensorboard", f"--logdir={run.path.parent}"])

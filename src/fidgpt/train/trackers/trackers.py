@@ -26,8 +26,6 @@ _LARGEST = 1 << 30  # bytes of a file of metrics that is read at once
 _TAIL = 1 << 20  # of which the last row is within these
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
-_OF_TIME = ("seconds/", "goodput/", "slowest/")
-_MACHINE_DEPENDENT = ("step_seconds", "tokens_per_second", "utilisation", "memory")
 
 
 @runtime_checkable
@@ -82,11 +80,8 @@ class JSONLines:
         """Do nothing: every row is in the file."""
 
     def _begin(self, *, after: int) -> None:
-        path = self._path
-        steps = _keep_until(path, after) if path.exists() else set()
-        if len(steps) < after:
-            lost = f"{after - len(steps):,} of the {after:,} steps so far"
-            print_stderr(f"warning: {path} has no rows of {lost}; the run itself is whole.")
+        if self._path.exists():
+            _keep_until(self._path, after)
         self._last = after
 
     @contextlib.contextmanager
@@ -96,15 +91,6 @@ class JSONLines:
         except OSError as error:
             text = cannot_write(self._path, error, run=self._path.parent)
             raise RunError(f"{text}.") from error
-
-
-def reproducible(row: Row) -> Row:
-    """Return the metrics of a row that do not depend on the speed or memory of the machine."""
-    return {
-        name: value
-        for name, value in row.items()
-        if name not in _MACHINE_DEPENDENT and not name.startswith(_OF_TIME)
-    }
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -143,21 +129,18 @@ def _with_numbers(row: Row) -> Row:
     return {k: _NUMBERS.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
 
 
-def _keep_until(path: Path, step: int) -> set[int]:
-    """Drop the rows of later steps and lines that are cut; return the steps that remain.
+def _keep_until(path: Path, step: int) -> None:
+    """Drop the rows of later steps, and lines that are cut.
 
     Line by line: a run of a million steps has more rows than memory should hold.
     """
-    steps: set[int] = set()
     with open_regular(path, pipe=True) as file, atomic_path(path) as draft:
         with draft.open("wb") as kept:
             for line in file:
                 row = _row(line)
                 if row is not None and row["step"] <= step:
-                    steps.add(row["step"])
                     kept.write(line if line.endswith(b"\n") else line + b"\n")
         sync(draft)
-    return steps
 
 
 class Journal:
@@ -169,24 +152,20 @@ class Journal:
     """
 
     def __init__(self, path: Path) -> None:
+        kept = read_json(path)
         self._path = path
-        self._writing = threading.Lock()  # a roll-back writes too, not only the tracker's thread
-        try:
-            kept = read_json(path)
-            self.id, self.step = str(kept["id"]), int(kept["step"])
-        except (ValueError, KeyError, TypeError):  # none yet, or cut by a crash
-            self.id, self.step = _new_id(), 0
+        self.id, self.step = str(kept.get("id") or _new_id()), int(kept.get("step", 0))
 
     def start_new(self, *, step: int) -> None:
         """Let what follows `step` be a new run of the tracker."""
-        self.write(step=step, identity=_new_id())
+        self.id = _new_id()
+        self.write(step=step)
 
-    def write(self, *, step: int, identity: str | None = None) -> None:
-        """Keep the step, and the id if the tracker assigned another one."""
-        with self._writing:
-            self.id, self.step = identity or self.id, step
-            self._path.parent.mkdir(exist_ok=True)
-            write_whole(self._path, json.dumps({"id": self.id, "step": step}) + "\n")
+    def write(self, *, step: int) -> None:
+        """Keep the last step that was delivered."""
+        self.step = step
+        self._path.parent.mkdir(exist_ok=True)
+        write_whole(self._path, json.dumps({"id": self.id, "step": step}) + "\n")
 
 
 def _new_id() -> str:
@@ -216,13 +195,11 @@ class RunDescription:
 
 def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
     """Describe a run by its directory; what is missing there is left out."""
-    commit = None
-    with contextlib.suppress(ValueError, TypeError, AttributeError):
-        commit = json.loads(_text(run, "environment.json")).get("git", {}).get("commit")
+    command = run.path / "command.txt"
     whole: dict[str, Scalar] = {
         "run/directory": str(run.path.resolve()),
-        "run/command": _text(run, "command.txt").strip(),
-        "run/git_commit": commit,
+        "run/command": read_bytes(command).decode().strip() if command.exists() else "",
+        "run/git_commit": read_json(run.path / "environment.json").get("git", {}).get("commit"),
         "run/parameters": facts.parameters.total,
         "run/tokens": facts.tokens,
         "run/device": facts.cluster.device.kind,
@@ -252,18 +229,11 @@ def texts(row: Mapping[str, Any]) -> dict[str, str]:
     return {f"samples/{number}": text for number, text in enumerate(row.get("samples", ()))}
 
 
-def _text(run: RunDirectory, name: str) -> str:
-    try:
-        return read_bytes(run.path / name).decode()
-    except (OSError, UnicodeError):
-        return run.texts.get(name, "")
-
-
 def _value(text: str) -> Scalar:
     """Return a number if the text is one, so that a tracker can sort by it."""
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError):
         return text
     return value if isinstance(value, Scalar) else text
 
@@ -295,15 +265,14 @@ class BackgroundTracker(abc.ABC):
     def __init__(self, *, destination: str) -> None:
         # Two trackers of a kind may have two destinations.
         self._file = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
-        self._rows: deque[Row] = deque(maxlen=ROWS)
-        self._lock = threading.Lock()  # of rows, journal and `_back`
+        # Rows wait with their step, and a number that grows as the run rolls back.
+        self._rows: deque[tuple[int, int, Row]] = deque(maxlen=ROWS)
+        self._num_roll_backs = self._last = self._delivered = 0
         self._news: deque[str] = deque()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_open = self._is_down = False
         self._place = ""
-        self._num_lost = self._last = 0
-        self._back: int | None = None  # the step that the run rolled back to; None once handled
 
     @abc.abstractmethod
     def open(self, run: RunDescription, journal: Journal) -> str:
@@ -320,11 +289,11 @@ class BackgroundTracker(abc.ABC):
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         """Start the thread, first with the rows until `step` that the tracker lacks."""
         self._journal = Journal(run.path / "tracking" / self._file)
-        self._last, self._back = 0, None
         if run.changes and self._journal.step > step:
             self._journal.start_new(step=step)
+        self._last, self._delivered = 0, self._journal.step
         metrics = run.path / "metrics.jsonl"
-        if self._journal.step < step and metrics.exists():
+        if self._delivered < step and metrics.exists():
             for row in read_rows(metrics):
                 if row["step"] <= step:
                     self.log(row)
@@ -335,20 +304,12 @@ class BackgroundTracker(abc.ABC):
 
     def log(self, row: Row) -> None:
         """Queue a row for the thread, unless it was delivered before a resume."""
-        step = row["step"]
-        with self._lock:
-            if step <= self._last:
-                while self._rows and self._rows[-1]["step"] >= step:
-                    self._rows.pop()
-                if self._journal.step >= step:
-                    self._back = step - 1
-                    # At once: the thread may not get to it before the run is killed.
-                    with contextlib.suppress(OSError):
-                        self._journal.start_new(step=step - 1)
-            self._last = step
-            if step > self._journal.step:
-                self._num_lost += len(self._rows) == ROWS
-                self._rows.append(row)
+        if row["step"] <= self._last:
+            self._num_roll_backs += 1
+            self._delivered = 0
+        self._last = row["step"]
+        if self._last > self._delivered:
+            self._rows.append((self._num_roll_backs, self._last, row))
 
     def print(self, text: str) -> None:
         """Ignore texts, which are not metrics."""
@@ -358,27 +319,34 @@ class BackgroundTracker(abc.ABC):
         """Return lines for the console, each once."""
         return [self._news.popleft() for _ in range(len(self._news))]
 
-    def finish_soon(self) -> None:
-        """Announce that no further row will come."""
-        self._over.set()
-
     def finish(self) -> None:
         """Wait for the last rows, but not for a tracker that does not answer."""
-        self.finish_soon()
+        self._over.set()
         if self._thread is None:
             return
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
             self._news.append(f"{self.title} did not stop within {PATIENCE:.0f} s: abandoned.")
-        if num_lost := self._num_lost + len(self._rows):
-            self._news.append(f"{self.title} never got {num_lost:,} rows; metrics.jsonl has all.")
+        if self._rows:
+            self._news.append(
+                f"{self.title} never got {len(self._rows):,} rows; metrics.jsonl has all."
+            )
 
     def _work(self, run: RunDescription) -> None:
-        is_over = False
+        is_over, num_roll_backs = False, 0
         while not is_over:
             is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
             try:
-                self._deliver(run)
+                if not run.path.is_dir():  # a tracker might create it again
+                    raise FileNotFoundError("the run's directory is gone")
+                self._open(run)
+                while self._rows:
+                    if self._rows[0][0] != num_roll_backs:
+                        num_roll_backs, step, _ = self._rows[0]
+                        self._close()
+                        self._journal.start_new(step=step - 1)
+                        self._open(run)
+                    self._deliver(num_roll_backs)
             except Exception as error:  # libraries and servers raise anything
                 if not self._is_down:
                     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -390,36 +358,26 @@ class BackgroundTracker(abc.ABC):
                 self._close()
         self._close()
 
-    def _deliver(self, run: RunDescription) -> None:
-        if not run.path.is_dir():  # a tracker might create it again
-            raise FileNotFoundError("the run's directory is gone")
-        with self._lock:
-            has_rolled_back = self._back is not None
-            if self._back is not None:  # `open` may have replaced the id meanwhile
-                self._journal.start_new(step=min(self._journal.step, self._back))
-                self._back = None
-        if has_rolled_back:
-            self._close()
+    def _open(self, run: RunDescription) -> None:
         if not self._is_open:
             self._journal.write(step=self._journal.step)  # keeps the id if `open` is killed
             place = self.open(run, self._journal)
             if place != self._place:
                 self._news.append(f"{self.title}: {place}")
             self._is_open, self._place = True, place
-        with self._lock:
-            rows, before = list(self._rows), self._journal.step
-            if self._back is not None or not rows:
-                return
-            self._journal.write(step=rows[-1]["step"])
+
+    def _deliver(self, num_roll_backs: int) -> None:
+        """Write the rows that wait, up to the next roll-back."""
+        rows = [row for number, _, row in [*self._rows] if number == num_roll_backs]
+        before, last = self._journal.step, rows[-1]["step"]
+        self._journal.write(step=last)
         try:
             self.write(rows)
         except Exception:
-            with self._lock:
-                self._journal.write(step=min(before, self._journal.step))
+            self._journal.write(step=before)
             raise
-        with self._lock:
-            while self._rows and self._rows[0]["step"] <= self._journal.step:
-                self._rows.popleft()
+        while self._rows and self._rows[0][:2] <= (num_roll_backs, last):
+            self._rows.popleft()
         if self._is_down:
             self._is_down = False
             self._news.append(f"{self.title} is back and has caught up.")
@@ -460,8 +418,6 @@ class Trackers:
 
     def __exit__(self, *exception: object) -> None:
         background = [one for one in self._trackers if isinstance(one, BackgroundTracker)]
-        for tracker in background:  # all of them end at once
-            tracker.finish_soon()
         # The others last: they print what the background ones report.
         others = [one for one in self._trackers if one not in background]
         self._all(lambda tracker: tracker.finish(), background)
