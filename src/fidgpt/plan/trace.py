@@ -119,12 +119,21 @@ def divided_again(quarter: Trace, half: Trace) -> Trace | None:
 
     def work(one: Work, two: Work) -> Work | None:
         others = [replace(each, products=Counter[Product]()) for each in (one, two)]
-        counts = [[*each.products.values()] for each in (one, two)]
-        if others[0] != others[1] or counts[0] != counts[1]:
+        if others[0] != others[1] or one.products.total() != two.products.total():
             return None
-        pairs = zip(one.products, two.products, strict=True)
-        products = [Product(*map(_next, a, b)) for a, b in pairs]
-        return replace(two, products=Counter(dict(zip(products, counts[1], strict=True))))
+        products = Counter[Product]()
+        for product, count in two.products.items():
+            # With half as many experts, each is multiplied by twice as many rows.
+            twice = [
+                product._replace(batch=product.batch // 2, **{name: 2 * size})
+                for name, size in (("m", product.m), ("k", product.k))
+                if product._replace(batch=2 * product.batch, **{name: size // 2}) in one.products
+            ]
+            is_same = one.products[product] >= count
+            if not is_same and len(twice) != 1:
+                return None
+            products[product if is_same else twice[0]] += count
+        return replace(two, products=products)
 
     def elements(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
         return {axis: _next(one[axis], number) for axis, number in two.items()}
