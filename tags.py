@@ -80,6 +80,13 @@ class NumSteps(fdl.Tag):
     may_change = "restart"
 
 
+class TokensPerParameter(fdl.Tag):
+    """Tokens of the run for each parameter that a token uses, which determine its steps."""
+
+    may_change = "restart"
+    FIDDLER = "train_for(tokens_per_parameter={})"  # where no parameter carries the tag
+
+
 class WarmupSteps(fdl.Tag):
     """Warm-up of the learning rate, in optimizer steps."""
 

@@ -1,6 +1,7 @@
 """Length of a run, precision, text and tokenizer."""
 
 import math
+from typing import Any
 
 import fiddle as fdl
 
@@ -10,8 +11,8 @@ from fidgpt.fiddlers.data import count_growth
 from fidgpt.fiddlers.texts import own_corpus, set_source
 from fidgpt.graph import ConfigError, bind, build, find, swap_all
 from fidgpt.graph.edits import change_by
-from fidgpt.optim import steps_for_tokens
-from fidgpt.tags import BatchSize, LearningRate, SeqLen
+from fidgpt.optim import steps_for_tokens, tokens_for_parameters
+from fidgpt.tags import BatchSize, LearningRate, SeqLen, TokensPerParameter
 from fidgpt.train import Float32, Samples, Trainer
 
 __all__ = [
@@ -49,20 +50,21 @@ def train_for(
       tokens_per_parameter: replaces `tokens`; about 20 is compute-optimal (Hoffmann et al., 2022,
         arXiv:2203.15556). Counts all parameters that a token uses: embeddings, which nanochat's
         ratio excludes, and the active experts of a mixture. The current model is counted, on the
-        meta device, so set its size first.
+        meta device, so set its size first; `tag:TokensPerParameter` means the same.
     """
     if tokens is not None and tokens_per_parameter is not None:
         raise ConfigError(f"{tokens=} and {tokens_per_parameter=} cannot both be set; remove one.")
+    whole: Any = 100_000_000 if tokens is None else tokens
     if tokens_per_parameter is not None:
         if not 0 < tokens_per_parameter < math.inf:
             raise ConfigError(f"{tokens_per_parameter=} must be above 0, and finite.")
-        counted = count_parameters(build(bind(cfg).model)).active
-        tokens = math.ceil(tokens_per_parameter * counted)
+        whole = fdl.Config(
+            tokens_for_parameters,
+            parameters=count_parameters(build(bind(cfg).model)).active,
+            tokens_per_parameter=TokensPerParameter.new(tokens_per_parameter),
+        )
     cfg.num_steps = fdl.Config(
-        steps_for_tokens,
-        tokens=100_000_000 if tokens is None else tokens,
-        batch_size=BatchSize.new(),
-        seq_len=SeqLen.new(),
+        steps_for_tokens, tokens=whole, batch_size=BatchSize.new(), seq_len=SeqLen.new()
     )
     count_growth(cfg)
 

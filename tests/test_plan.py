@@ -7,7 +7,7 @@ from dataclasses import replace
 import fiddle as fdl
 import pytest
 
-from fidgpt import configs
+from fidgpt import configs, fiddlers
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
 from fidgpt.plan import CHIPS, Cluster, Planner, UnknownHardware, cluster_named
@@ -124,11 +124,44 @@ def test_memory_follows_the_mesh() -> None:
 def test_every_setting_that_divides_is_ranked() -> None:
     cfg = small()
     cfg.batch_size = 8
-    plans = planner(cfg, "h100x4").search()
+    plans = planner(cfg, "h100x4").search().plans
     meshes = {str(plan.setting.mesh) for plan in plans}
     assert {"shard=4", "shard=2, tensor=2", "pipeline=2, shard=2"} <= meshes
     fitting = [plan.step for plan in plans if plan.fits]
     assert fitting == sorted(fitting) and len(plans) > 20
+
+
+def test_a_search_leaves_out_only_what_does_not_fit() -> None:
+    cfg = small()
+    cfg.batch_size = 8
+    plans = planner(cfg, "h100x4")
+    every = [plans.plan(setting) for setting in plans._settings()]
+    memory = sorted(plan.peak for plan in every)[len(every) // 3]
+    device = replace(plans.cluster.device, memory=memory)
+    plans.cluster = replace(plans.cluster, device=device)
+    found = plans.search()
+    fitting = {plan.setting for plan in every if plan.peak <= memory}
+    assert {plan.setting for plan in found.plans if plan.fits} == fitting
+    assert found.num_settings == len(every) > len(found.plans)
+
+
+def test_nothing_fits_shows_the_least() -> None:
+    cfg = small()
+    cfg.batch_size = 8
+    plans = planner(cfg, "h100x4")
+    least = min(plans.plan(setting).peak for setting in plans._settings())
+    device = replace(plans.cluster.device, memory=1.0)
+    plans.cluster = replace(plans.cluster, device=device)
+    assert plans.search().plans[0].peak == least
+
+
+def test_experts_on_more_processes_follow_from_those_on_fewer() -> None:
+    cfg = small()
+    fiddlers.use_moe(cfg, num_experts=16, top_k=2)
+    plans = planner(cfg, "h100x32")
+    assert {mesh.sizes["expert"] for mesh in plans.meshes()} == {1, 2, 4, 8, 16}
+    setting = replace(plans.setting(Mesh(shard=32, expert=16)), recompute="none", micro_batch=1)
+    assert plans._trace(setting) == plans._execute(setting, {"expert": 16})
 
 
 @pytest.mark.parametrize(

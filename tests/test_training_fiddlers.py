@@ -447,10 +447,18 @@ def test_tokens_for_each_active_parameter(cfg, experts) -> None:
     if experts:
         fiddlers.use_moe(cfg, num_experts=4, top_k=1)
     fiddlers.train_for(cfg, tokens_per_parameter=20)
-    model = build_trainer(cfg).model
+    trainer = build_trainer(cfg)
+    model = trainer.model
     met = sum(p.numel() // (4 if ".experts." in n else 1) for n, p in model.named_parameters())
-    assert cfg.num_steps.tokens == 20 * met
+    assert trainer.num_steps == -(-20 * met // (trainer.batch_size * trainer.seq_len))
     assert any(".experts." in name for name, _ in model.named_parameters()) == experts
+
+
+def test_a_tag_of_tokens_for_each_parameter_makes_and_changes_the_length() -> None:
+    wider, tag = "tag:HiddenDim=64", "tag:TokensPerParameter"
+    fiddler = "fiddler:train_for(tokens_per_parameter=20.5)"
+    made = compose([wider, f"{tag}=10.5", f"{tag}=20.5"], base=configs.base()).config
+    assert fingerprint(made) == fingerprint(compose([wider, fiddler], base=configs.base()).config)
 
 
 class Comet(train.Console):

@@ -51,7 +51,6 @@ class Feature:
       parts: names in it.
       fiddler: statements on `cfg`.
       shows: what every model's graph then holds, by its full name.
-      tests: files and functions of the library that test the part.
     """
 
     name: str
@@ -59,7 +58,6 @@ class Feature:
     parts: tuple[str, ...]
     fiddler: str
     shows: str
-    tests: tuple[str, ...]
 
 
 FEATURES = [
@@ -71,12 +69,6 @@ FEATURES = [
 for attention in find(cfg.model, Attention):
     attention.rope = rope""",
         "lab.features.rope.RoPE",
-        (
-            "model/test_positions.py::test_equals_transformers",
-            "model/test_positions.py::test_equals_a_rotation_of_complex_numbers",
-            "model/test_positions.py::test_keeps_the_number_format_of_its_input",
-            "model/test_positions.py::test_sizes_and_factors_out_of_range_are_refused",
-        ),
     ),
     Feature(
         "alibi",
@@ -85,7 +77,6 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.scores = [*attention.scores, fdl.Config(ALiBi)]""",
         "lab.features.alibi.ALiBi",
-        ("model/test_attention.py::test_alibi_slopes_are_those_of_transformers",),
     ),
     Feature(
         "qk_norm",
@@ -95,7 +86,6 @@ for attention in find(cfg.model, Attention):
     attention.query_norm = fdl.ArgFactory(nn.RMSNorm, HeadDim.new())
     attention.key_norm = fdl.ArgFactory(nn.RMSNorm, HeadDim.new())""",
         "torch.nn.modules.normalization.RMSNorm",
-        (),
     ),
     Feature(
         "softcap",
@@ -104,7 +94,6 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.scores = [fdl.Config(Softcap, cap=50.0), *attention.scores]""",
         "lab.features.softcap.Softcap",
-        ("model/test_attention.py::test_every_kernel_computes_the_formula",),
     ),
     Feature(
         "window",
@@ -113,7 +102,6 @@ for attention in find(cfg.model, Attention):
         """for attention in find(cfg.model, Attention):
     attention.mask = fdl.Config(And, masks=(causal, fdl.Config(Window, size=8)))""",
         "lab.features.window.Window",
-        ("model/test_attention.py::test_every_kernel_computes_the_formula",),
     ),
     Feature(
         "swiglu",
@@ -122,14 +110,6 @@ for attention in find(cfg.model, Attention):
         """for block in find(cfg.model, Block):
     block.mlp = swapped(block.mlp, SwiGLU)""",
         "lab.features.swiglu.SwiGLU",
-        (
-            "model/test_mlp.py::test_an_mlp_computes_its_formula",
-            "model/test_mlp.py::test_activations_are_those_of_transformers",
-            "model/test_mlp.py::test_geglu_is_the_mlp_of_gemma",
-            "model/test_mlp.py::test_an_mlp_is_made_of_the_given_linears_inits_and_width",
-            "model/test_mlp.py::test_a_gated_mlp_is_as_large_as_a_plain_one",
-            "model/test_mlp.py::test_multiple_of_rounds_up",
-        ),
     ),
     Feature(
         "parallel_block",
@@ -137,10 +117,6 @@ for attention in find(cfg.model, Attention):
         ("ParallelBlock",),
         "swap_all(cfg.model, Block, by=ParallelBlock)",
         "lab.features.parallel_block.ParallelBlock",
-        (
-            "model/test_blocks.py::test_a_block_computes_its_formula_and_drops_branches_in_training",
-            "model/test_blocks.py::test_shared_gives_every_layer_one_block",
-        ),
     ),
     Feature(
         "sandwich_norm",
@@ -150,10 +126,6 @@ for attention in find(cfg.model, Attention):
     block.attention_out_norm = clone_part(block.attention_norm)
     block.mlp_out_norm = clone_part(block.mlp_norm)""",
         "lab.features.sandwich_norm.SandwichBlock",
-        (
-            "model/test_blocks.py::test_a_block_computes_its_formula_and_drops_branches_in_training",
-            "model/test_blocks.py::test_shared_gives_every_layer_one_block",
-        ),
     ),
     Feature(
         "lora",
@@ -163,16 +135,6 @@ for attention in find(cfg.model, Attention):
     if "linear" in node.value.__signature_info__.valid_param_names:
         node.value.linear = fdl.Partial(LoRALinear, rank=2)""",
         "lab.features.lora.LoRALinear",
-        (
-            "model/test_linear.py::test_it_starts_as_the_plain_linear_of_the_same_seed",
-            "model/test_linear.py::test_weights_of_a_plain_model_load_by_their_names",
-            "model/test_linear.py::test_it_computes_what_peft_computes",
-            "model/test_linear.py::test_alpha_defaults_to_the_rank",
-            "model/test_linear.py::test_a_merged_weight_computes_the_same",
-            "model/test_linear.py::test_adapters_learn_while_the_weight_stays",
-            "model/test_linear.py::test_dropout_applies_to_adapter_inputs_only",
-            "model/test_linear.py::test_invalid_adapters_are_refused",
-        ),
     ),
     Feature(
         "moe",
@@ -190,20 +152,6 @@ for attention in find(cfg.model, Attention):
     )
     block.mlp.experts.num_experts = 4""",
         "lab.features.moe_parts.layer.MoE",
-        (
-            "model/test_moe.py::test_every_token_gets_to_all_its_experts_and_gradients_get_back",
-            "model/test_moe.py::test_a_router_decides_in_float32_whatever_it_reads",
-            "model/test_moe.py::test_a_selection_bias_moves_against_the_load",
-            "model/test_moe.py::test_the_bias_of_a_bfloat16_replica_is_that_of_the_model",
-            "model/test_moe.py::test_it_can_be_built_on_the_meta_device",
-            "model/test_moe.py::test_a_loss_is_its_weight_where_all_is_even",
-            "model/test_moe.py::test_sequences_are_balanced_one_by_one",
-            "model/test_moe.py::test_it_reports_in_training_alone",
-            "model/test_moe.py::test_the_cost_is_that_of_the_chosen_experts",
-            "model/test_moe.py::test_separate_experts_cost_as_much_as_stacked_ones",
-            "model/test_moe.py::test_mistakes_are_named",
-            "model/test_reports.py",
-        ),
     ),
     Feature(
         "tensor",
@@ -211,7 +159,6 @@ for attention in find(cfg.model, Attention):
         (),
         "use_mesh(cfg, tensor=2)",
         "fidgpt.parallel.tensor.TensorParallel",
-        (),
     ),
     Feature(
         "context",
@@ -219,7 +166,6 @@ for attention in find(cfg.model, Attention):
         (),
         "use_mesh(cfg, context=2)",
         "fidgpt.parallel.context.GatheredContext",
-        (),
     ),
 ]
 

@@ -15,7 +15,7 @@ class Count:
     Attributes:
       changed: lines added to and taken from files that existed.
       written: logical lines that a user writes to switch it on in all variants.
-      new: logical lines of the files that came with it, tests included.
+      new: logical lines of the files that came with it.
     """
 
     changed: int
@@ -48,11 +48,6 @@ def logical_lines(source: str) -> int:
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     return sum(not _is_docstring(node) for node in statements)
-
-
-def read(folder: Path) -> Tree:
-    """Every Python file below a folder."""
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*.py")}
 
 
 def write(tree: Tree, folder: Path) -> None:

@@ -3,7 +3,6 @@
 Every variant that is counted is built too, and runs forward and backward.
 """
 
-import ast
 import importlib
 import sys
 import tempfile
@@ -18,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # the folder is no package
 
 import composed  # noqa: E402
-from counting import Count, Tree, changed_lines, logical_lines, new_lines, write  # noqa: E402
+from counting import Count, Tree, changed_lines, new_lines, write  # noqa: E402
 
 from fidgpt.compose.catalogue import own_catalogue  # noqa: E402
 from fidgpt.compose.composition import compose  # noqa: E402
@@ -28,7 +27,6 @@ from fidgpt.runs.building import build_trainer  # noqa: E402
 from fidgpt.train.loss import NextToken  # noqa: E402
 
 SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
-TESTS = HERE.parents[1] / "tests"
 
 
 def count_composed(feature: composed.Feature, models: int, attentions: int) -> Count:
@@ -41,7 +39,7 @@ def count_composed(feature: composed.Feature, models: int, attentions: int) -> C
     return Count(
         changed=changed_lines(before, after),
         written=1,
-        new=new_lines(before, after) + sum(map(_test_lines, feature.tests)),
+        new=new_lines(before, after),
     )
 
 
@@ -94,16 +92,6 @@ def _run_composed(directives: list[str], feature: composed.Feature) -> None:
 
 def _name(part: object) -> str:
     return f"{getattr(part, '__module__', '')}.{getattr(part, '__name__', '')}"
-
-
-def _test_lines(name: str) -> int:
-    """Logical lines of a test file, or of one function in it."""
-    path, _, function = name.partition("::")
-    source = (TESTS / path).read_text()
-    if not function:
-        return logical_lines(source)
-    found = [n for n in ast.parse(source).body if getattr(n, "name", None) == function]
-    return sum(logical_lines(ast.unparse(node)) for node in found)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from fidgpt.compose.composition import Composition
 from fidgpt.compose.reproduction import train_command
 from fidgpt.graph import ConfigError
 from fidgpt.model.wrappers import InFloat8
-from fidgpt.plan import Cluster, Plan, Planner
+from fidgpt.plan import Cluster, Plan, Planner, Ranking
 from fidgpt.train import Trainer, device
 from fidgpt.train.estimates.plan_page import page
 from fidgpt.train.estimates.plan_text import page_data, plan_text, plans_text
@@ -31,15 +31,16 @@ def planned(
     """
     try:
         planner = Planner(trainer, cluster_of(trainer))
-        plans = _plans(planner, trainer)
+        has_mesh = _has_mesh(trainer, planner)
+        ranking = Ranking([_plan(planner, trainer)], 1, 1) if has_mesh else planner.search()
     except ValueError as error:
         raise ConfigError(str(error)) from error
     start = train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
-        return page(page_data(plans, planner, start, title=title))
-    if _has_mesh(trainer, planner):
-        return plan_text(planner, plans[0], price=price, color=color)
-    return plans_text(plans, planner, start=start, price=price, color=color)
+        return page(page_data(ranking.plans, planner, start, title=title))
+    if has_mesh:
+        return plan_text(planner, ranking.plans[0], price=price, color=color)
+    return plans_text(ranking, planner, start=start, price=price, color=color)
 
 
 def cluster_of(trainer: Trainer) -> Cluster:
@@ -69,9 +70,7 @@ def _names(trainer: Trainer) -> list[str]:
     return [name for name, size in sizes.items() if size == -1 and name != "replicate"]
 
 
-def _plans(planner: Planner, trainer: Trainer) -> list[Plan]:
-    if not _has_mesh(trainer, planner):
-        return planner.search()
+def _plan(planner: Planner, trainer: Trainer) -> Plan:
     own, number = trainer.parallel.mesh, planner.cluster.size
     copies, left = divmod(number, own.size)
     if copies > 1 and not left and own.sizes.get("replicate") == 1 and -1 not in own.sizes.values():
@@ -82,4 +81,4 @@ def _plans(planner: Planner, trainer: Trainer) -> list[Plan]:
         own = replace(own, replicate=copies)
     mesh = own.over(number)
     planner.check(mesh)
-    return [planner.plan(planner.setting(mesh))]
+    return planner.plan(planner.setting(mesh))

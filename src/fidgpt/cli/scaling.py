@@ -83,7 +83,7 @@ def _command(directives: list[str]) -> str:
     trainer = build_trainer(composition.resolved, composition.catalogue)
     planner = Planner(trainer, cluster_named(name))
     try:
-        best = planner.search()[0]
+        best = planner.search().plans[0]
     except NoPlan as error:
         return f"{start}\n{error}"
     line = command(best.setting, planner, start)

@@ -119,7 +119,8 @@ class Composition:
         kind = registry.kind_of(text)
         if kind is None:
             raise ConfigError(_unknown(text, self.catalogue))
-        meant = _meant(text)
+        meant = registry.as_code(self.config, _meant(text), self.catalogue)
+        kind = registry.kind_of(meant) or kind
         require_names(meant)
         rest = registry.split_directive(meant)[1]
         if kind.role == "base":

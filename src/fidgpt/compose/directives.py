@@ -210,6 +210,19 @@ def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
     return _assign(root, tag_named(root, name, catalogue), sign, value, catalogue)
 
 
+def as_code(root: Any, directive: str, catalogue: "Catalogue") -> str:
+    """Return the fiddler that a `tag:` directive stands for where none carries the tag, else it."""
+    kind, text = split_directive(directive)
+    if kind != "tag":
+        return directive
+    from fidgpt.graph.selectors import tags_of
+
+    name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
+    tag = tag_named(root, name, catalogue)
+    is_made = hasattr(tag, "FIDDLER") and not sign and tag not in tags_of(root)
+    return f"fiddler:{tag.FIDDLER.format(value)}" if is_made else directive
+
+
 def tag_named(root: Any, name: str, catalogue: "Catalogue") -> Any:
     """Return the tag that a name means for a graph.
 

@@ -29,6 +29,7 @@ __all__ = [
     "WarmupStableDecay",
     "fraction",
     "steps_for_tokens",
+    "tokens_for_parameters",
 ]
 
 
@@ -45,6 +46,17 @@ def fraction(*, of: int, ratio: float) -> int:
 
 Length = int | float
 """A number of steps, or, if a float up to 1, a fraction."""
+
+
+def tokens_for_parameters(*, parameters: int, tokens_per_parameter: float | int) -> int:
+    """Return the number of tokens for a number of parameters, rounded up.
+
+    Raises:
+      ValueError: `tokens_per_parameter` is not above 0, or infinite.
+    """
+    if not 0 < tokens_per_parameter < math.inf:
+        raise ValueError(f"{tokens_per_parameter=} must be above 0, and finite.")
+    return math.ceil(tokens_per_parameter * parameters)
 
 
 def steps_for_tokens(

@@ -244,6 +244,12 @@ class _Scheduled:
         """What the processes do, in order."""
         return ordered(self.actions)
 
+    @cached_property
+    def held(self) -> list[list[int]]:
+        """The stages of each process."""
+        ranks = range(len(self.peaks))
+        return [[s for s, place in enumerate(self.places) if place == rank] for rank in ranks]
+
 
 @lru_cache(maxsize=256)
 def _scheduled(schedule: Schedule, pipeline: int, number: int) -> _Scheduled:
@@ -278,11 +284,8 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     pipeline = setting.mesh.sizes.get(PIPELINE.name, 1)
     scheduled, left_out = _sampled(training.schedule, pipeline, setting.num_micro_batches)
     layers, stages = estimate.stages(pipeline)
-    held = [[s for s, place in enumerate(scheduled.places) if place == r] for r in range(pipeline)]
-    memory = tuple(
-        estimate.memory(stages, held[rank], scheduled.peaks[rank], is_first=rank == 0)
-        for rank in range(pipeline)
-    )
+    held = scheduled.held
+    memory = estimate.memories(stages, scheduled)
     worst = max(range(pipeline), key=lambda rank: memory[rank].total)
     updates = [sum(estimate.update(stages[stage]) for stage in of_rank) for of_rank in held]
     if pipeline == 1:
@@ -318,6 +321,19 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         flops=_shares(training, layers, held) if layers else (),
         is_executed=trace.passing > 0,
     )
+
+
+def peak_of_weights(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> float:
+    """Return the bytes that the worst process needs besides activations, given their trace.
+
+    Raises:
+      ValueError: the mesh cannot run the model.
+    """
+    estimate = _Estimate(trace, training, setting, cluster)
+    pipeline = setting.mesh.sizes.get(PIPELINE.name, 1)
+    scheduled, _ = _sampled(training.schedule, pipeline, setting.num_micro_batches)
+    _, stages = estimate.stages(pipeline)
+    return max(memory.total for memory in estimate.memories(stages, scheduled))
 
 
 def _shares(
@@ -500,7 +516,14 @@ class _Estimate:
         moved = 4 * _OPTIMIZER_PASSES * self._elements(stage, trained=True)
         return moved / (self.cluster.device.bandwidth * self.cluster.device.moving)
 
-    def memory(
+    def memories(self, stages: Sequence[_Stage], scheduled: _Scheduled) -> tuple[Memory, ...]:
+        """Return the bytes of each process at its peak."""
+        return tuple(
+            self._memory(stages, held, scheduled.peaks[rank], is_first=rank == 0)
+            for rank, held in enumerate(scheduled.held)
+        )
+
+    def _memory(
         self,
         stages: Sequence[_Stage],
         held: Sequence[int],

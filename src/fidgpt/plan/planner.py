@@ -3,7 +3,8 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -25,18 +26,20 @@ from fidgpt.parallel import (
     MeshSizes,
     SequenceParallel,
 )
+from fidgpt.parallel.experts import EXPERT
 from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
-from fidgpt.plan.estimate import Plan, Setting, Training, estimated
+from fidgpt.plan.estimate import Plan, Setting, Training, estimated, peak_of_weights
 from fidgpt.plan.hardware import Cluster
-from fidgpt.plan.trace import Trace, repeated, trace, untraced
+from fidgpt.plan.trace import RecordedProcesses, Trace, divided_again, repeated, trace, untraced
 from fidgpt.processes import Processes
 
-__all__ = ["NoPlan", "Planner", "Recipe", "Variant", "recompute_words"]
+__all__ = ["NoPlan", "Planner", "Ranking", "Recipe", "Variant", "recompute_words"]
 
 RECOMPUTE = {"none": keep_all, "selective": keep_products, "full": None}
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _MOST_TENSOR, _MOST_PIPELINE = 16, 64
+_MISFITS = 12  # that are executed if none fits, though their weights need more memory than there is
 _EXACT = 1 << 18  # tokens of a micro-batch that is executed, and not computed from smaller ones
 
 
@@ -68,6 +71,22 @@ class Variant:
 
     change: str
     plan: Plan
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The plans of a search.
+
+    Attributes:
+      plans: those that fit, the fastest at the front; the others follow by memory. Left out is what
+        needs more memory for weights alone; if nothing fits, but for the least of it.
+      num_meshes: that divide model and batch.
+      num_settings: meshes with a micro-batch and a choice of recomputation.
+    """
+
+    plans: Sequence[Plan]
+    num_meshes: int
+    num_settings: int
 
 
 class Planner:
@@ -190,8 +209,19 @@ class Planner:
 
     def plan_of_weights(self, setting: Setting) -> Plan:
         """Return the same of a model that reads values, without activations and operations."""
-        trace = untraced(self.recipe.precision.replica(self._small), self._kinds)
-        return estimated(trace, self.training, setting, self.cluster)
+        return estimated(self._weights(setting.mesh), self.training, setting, self.cluster)
+
+    def _weights(self, mesh: MeshSizes) -> Trace:
+        """Return the weights of a process alone."""
+        used = self._used(mesh)
+        sizes = {a.name: mesh[a] for a in mesh.dividing_axes if a.name in used and a != PIPELINE}
+        key = tuple(sizes.items())
+        if key not in self._traces:
+            model = cost.without_memory(self._small)
+            for name, size in sizes.items():
+                used[name](model, RecordedProcesses(size, is_planned=True, name=name))
+            self._traces[key] = untraced(self.recipe.precision.replica(model), self._kinds)
+        return self._traces[key]
 
     def check(self, mesh: MeshSizes) -> None:
         """Raise ValueError if a mesh cannot divide the model or the batch."""
@@ -236,6 +266,14 @@ class Planner:
         if setting.micro_batch > 2 and not exact:
             one, two = (self._trace(replace(setting, micro_batch=number)) for number in (1, 2))
             return repeated(one, two, setting.micro_batch)
+        if not (number := sizes.get(EXPERT.name, 1)) % 8:
+            mesh, name = setting.mesh, EXPERT.name
+            quarter, half = (
+                self._trace(replace(setting, mesh=replace(mesh, **{name: number // part})))
+                for part in (4, 2)
+            )
+            if (halved := divided_again(quarter, half)) is not None:
+                return halved
         return self._execute(setting, sizes)
 
     def _execute(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:
@@ -273,37 +311,73 @@ class Planner:
             kinds=self._kinds,
         )
 
-    def search(self) -> list[Plan]:
-        """Return the plans of every mesh, micro-batch and choice of recomputation that divides.
-
-        Those that fit come first, the fastest of them at the front; the others follow by memory.
+    def search(self) -> Ranking:
+        """Rank every mesh, micro-batch and choice of recomputation that divides.
 
         Raises:
           NoPlan: no mesh of so many devices divides the run.
         """
-        plans = []
+        memory, bounded = self.cluster.device.memory, list[tuple[float, Setting]]()
+        for setting in self._settings():
+            with suppress(ValueError):  # of a schedule with another number of micro-batches
+                weights = self._weights(setting.mesh)
+                least = peak_of_weights(weights, self.training, setting, self.cluster)
+                bounded.append((least, setting))
+        if not bounded:
+            raise NoPlan(self._undivided())
+        plans = self._possible(setting for least, setting in bounded if least <= memory)
+        if not any(plan.fits for plan in plans):
+            for least, setting in sorted(bounded, key=lambda pair: pair[0]):
+                if least > memory:
+                    peaks = sorted(plan.peak for plan in plans)[:_MISFITS]
+                    if len(peaks) == _MISFITS and peaks[-1] < least:
+                        break
+                    with suppress(ValueError):
+                        plans.append(self.plan(setting))
+        return Ranking(
+            sorted(plans, key=lambda p: (not p.fits, p.step if p.fits else p.peak)),
+            num_meshes=len({setting.mesh for _, setting in bounded}),
+            num_settings=len(bounded),
+        )
+
+    def _possible(self, settings: Iterable[Setting]) -> list[Plan]:
+        """Return plans, but for those that need more memory than one that has too little.
+
+        On a mesh, these are larger micro-batches and less recomputation; a step of one micro-batch
+        alone adds up no gradients.
+        """
+        plans, misfits = list[Plan](), set[object]()
+        for setting in settings:
+            is_single, rank = setting.num_micro_batches == 1, [*RECOMPUTE].index(setting.recompute)
+            smaller = {
+                (setting.mesh, setting.micro_batch, at) for at in range(rank, len(RECOMPUTE))
+            }
+            if (not is_single and setting.mesh in misfits) or smaller & misfits:
+                continue
+            with suppress(ValueError):
+                plans.append(plan := self.plan(setting))
+                if not plan.fits:
+                    misfits.add((setting.mesh, setting.micro_batch, rank))
+                    if setting.recompute == "full" and not is_single:
+                        misfits.add(setting.mesh)
+        return plans
+
+    def _settings(self) -> Iterator[Setting]:
+        """Yield all settings; on a mesh, those first that need the least memory."""
         for mesh in self.meshes():
             rows = self.recipe.batch_size // mesh.data_size
-            for size, recompute in itertools.product(_divisors(rows), RECOMPUTE):
-                number = rows // size
-                pipeline = mesh.sizes.get(PIPELINE.name, 1)
-                if size not in _MICRO_BATCHES or (pipeline > 1 and number < pipeline):
-                    continue
-                setting = Setting(
-                    mesh=mesh, micro_batch=size, num_micro_batches=number, recompute=recompute
-                )
-                try:
-                    plans.append(self.plan(setting))
-                except ValueError:  # such as of a schedule with another number of micro-batches
-                    continue
-        if not plans:
-            raise NoPlan(self._undivided())
-        return sorted(plans, key=lambda p: (not p.fits, p.step if p.fits else p.peak))
+            pipeline = mesh.sizes.get(PIPELINE.name, 1)
+            for size, recompute in itertools.product(_MICRO_BATCHES, reversed(RECOMPUTE)):
+                number, left = divmod(rows, size)
+                if not left and (pipeline == 1 or number >= pipeline):
+                    yield Setting(
+                        mesh=mesh, micro_batch=size, num_micro_batches=number, recompute=recompute
+                    )
 
     def meshes(self) -> Iterator[MeshSizes]:
         """Yield the meshes of the devices that divide model and batch."""
         size, batch = self.cluster.size, self.recipe.batch_size
-        experts = _divisors(size) if self._mesh(shard=size, expert=size) else [1]
+        experts = [n for n in _divisors(size) if n == 1 or self._mesh(shard=size, expert=n)]
         for tensor, context, pipeline in itertools.product(_divisors(size), repeat=3):
             rest, left = divmod(size, tensor * context * pipeline)
             if left or tensor > _MOST_TENSOR or pipeline > _MOST_PIPELINE or batch % rest:

@@ -7,7 +7,7 @@ recorded like any other: what counts is which operations of torch they call.
 import math
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
@@ -179,7 +179,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.aten.nonzero.default and args[0].is_meta:  # as if all tokens counted
             out = args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
         else:
-            out = func(*args, **(kwargs or {}))
+            out = _computed(func, args, kwargs or {})
         new = 0
         outs = out if isinstance(out, tuple | list) else (out,)
         for tensor in outs:
@@ -222,6 +222,71 @@ class Recorder(TorchDispatchMode):
         self.now += count
         peak = max(self.peaks.get(self._section, 0), self.now + self.elsewhere)
         self.peaks[self._section] = peak
+
+
+_Like = tuple[torch.Size, tuple[int, ...], torch.dtype]
+# What operations return on the meta device, by what they are called with; None if they return views
+# or change something. Torch finds the shapes of many in Python, which takes most of the time.
+_outputs: dict[object, tuple[type, list[_Like | None]] | None] = {}
+
+
+def _computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call an operation, or return tensors as it returned them before without memory."""
+    try:
+        key = (func, _described(args), _described(kwargs))
+        if (known := _outputs.get(key)) is not None:
+            kind, likes = known
+            made = [None if like is None else _empty(like) for like in likes]
+            return made[0] if kind is Tensor else kind(made)
+    except TypeError:  # of tensors with memory, or an argument that cannot be compared
+        return func(*args, **kwargs)
+    out = func(*args, **kwargs)
+    if key not in _outputs:
+        _outputs[key] = _likes(out, [*_tensors([args, *kwargs.values()])])
+    return out
+
+
+def _described(argument: Any) -> object:
+    """Return what the shapes that an operation returns depend on."""
+    if isinstance(argument, Tensor):
+        if not argument.is_meta or type(argument) not in (Tensor, nn.Parameter):
+            raise TypeError
+        return argument.shape, argument.stride(), argument.dtype
+    if isinstance(argument, tuple | list):
+        return tuple(map(_described, argument))
+    if isinstance(argument, dict):
+        return tuple((name, _described(value)) for name, value in argument.items())
+    return type(argument), argument
+
+
+def _likes(out: Any, inputs: Sequence[Tensor]) -> tuple[type, list[_Like | None]] | None:
+    kind = Tensor if isinstance(out, Tensor) else type(out)
+    outs = [out] if kind is Tensor else out
+    held = {tensor.untyped_storage() for tensor in inputs}
+    likes: list[_Like | None] = []
+    for tensor in outs if kind in (Tensor, tuple, list) else [...]:
+        like = None if tensor is None else _like(tensor)
+        if tensor is not None and (like is None or tensor.untyped_storage() in held):
+            return None
+        likes.append(like)
+    return kind, likes
+
+
+def _like(tensor: Any) -> _Like | None:
+    """Return how to make a tensor that is whole, and nothing else's; None for others."""
+    if type(tensor) is not Tensor or not tensor.is_meta:
+        return None
+    like = tensor.shape, tensor.stride(), tensor.dtype
+    return (
+        like
+        if _empty(like).untyped_storage().nbytes() == tensor.untyped_storage().nbytes()
+        else None
+    )
+
+
+def _empty(like: _Like) -> Tensor:
+    shape, stride, dtype = like
+    return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ in a run, by the same components, whose collectives are recorded in place of bei
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
@@ -19,10 +20,10 @@ from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Compiled, InFloat8
 from fidgpt.placement import shards_of
-from fidgpt.plan.recording import Recorder, Work, fused_operations, mark, plan_kernels
+from fidgpt.plan.recording import Product, Recorder, Work, fused_operations, mark, plan_kernels
 from fidgpt.processes import Processes
 
-__all__ = ["Part", "Trace", "repeated", "trace", "untraced"]
+__all__ = ["Part", "Trace", "divided_again", "repeated", "trace", "untraced"]
 
 BEGIN, END, LOSS = "begin", "end", "loss"
 _BACKWARD = "backward of "
@@ -107,6 +108,53 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
         passing_in_blocks=linear(one.passing_in_blocks, two.passing_in_blocks),
         stream=linear(one.stream, two.stream),
     )
+
+
+def divided_again(quarter: Trace, half: Trace) -> Trace | None:
+    """Return the trace of twice as many processes of an axis from those of fewer; None if unknown.
+
+    It is known if two traces differ in the sizes of weights, and of the products with them, alone:
+    then so does the next one.
+    """
+
+    def work(one: Work, two: Work) -> Work | None:
+        others = [replace(each, products=Counter[Product]()) for each in (one, two)]
+        if others[0] != others[1] or one.products.total() != two.products.total():
+            return None
+        products = Counter[Product]()
+        for product, count in two.products.items():
+            # With half as many experts, each is multiplied by twice as many rows.
+            twice = [
+                product._replace(batch=product.batch // 2, **{name: 2 * size})
+                for name, size in (("m", product.m), ("k", product.k))
+                if product._replace(batch=2 * product.batch, **{name: size // 2}) in one.products
+            ]
+            is_same = one.products[product] >= count
+            if not is_same and len(twice) != 1:
+                return None
+            products[product if is_same else twice[0]] += count
+        return replace(two, products=products)
+
+    def elements(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
+        return {axis: _next(one[axis], number) for axis, number in two.items()}
+
+    if replace(quarter, parts=()) != replace(half, parts=()):
+        return None
+    parts = list[Part]()
+    for a, b in zip(quarter.parts, half.parts, strict=True):
+        forward, backward = work(a.forward, b.forward), work(a.backward, b.backward)
+        if a.kept != b.kept or forward is None or backward is None:
+            return None
+        sizes = elements(a.parameters, b.parameters), elements(a.trained, b.trained)
+        parts.append(
+            replace(b, forward=forward, backward=backward, parameters=sizes[0], trained=sizes[1])
+        )
+    return replace(half, parts=tuple(parts))
+
+
+def _next(first: int, second: int) -> int:
+    """Return what follows two numbers of which each is as many times the one before."""
+    return second * second // first if first else second
 
 
 @dataclass(frozen=True, eq=False)

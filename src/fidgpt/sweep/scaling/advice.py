@@ -122,7 +122,8 @@ def advised_directives(
     finished = [row for row in rows if row["status"] == "finished" and metric in row["metrics"]]
     best = min(finished, key=lambda row: row["metrics"][metric])
     sized = width_for(rows, parameters)
-    kept = [one for one in best["directives"] if not one.startswith("fiddler:train_for")]
+    lengths = ("fiddler:train_for", "tag:TokensPerParameter")
+    kept = [one for one in best["directives"] if not one.startswith(lengths)]
     remarks: list[str] = []
     if sized is None:
         remarks.append(

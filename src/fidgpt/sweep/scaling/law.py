@@ -119,7 +119,7 @@ def fit(runs: Sequence[Run], *, draws: int = _DRAWS, seed: int = 0) -> Law:
             f"tokens are too few for a scaling law, which has five constants: train {_LEAST} or "
             "more, of several sizes and several numbers of tokens each, as with "
             "--sweep=tag:HiddenDim=128,192,256 and "
-            "--sweep='fiddler:train_for(tokens_per_parameter=5),train_for(tokens_per_parameter=20)'."
+            "--sweep=tag:TokensPerParameter=5,10,20."
         )
     rows = [(run.parameters, run.tokens, run.loss) for run in runs]
     data = torch.tensor(rows, dtype=torch.float64).log()

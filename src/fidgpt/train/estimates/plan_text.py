@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.plan import Plan, Planner, Setting, Variant, recompute_words
+from fidgpt.plan import Plan, Planner, Ranking, Setting, Variant, recompute_words
 from fidgpt.train.estimates.summary_text import (
     bytes_text,
     counted,
@@ -61,7 +61,7 @@ def plan_text(planner: Planner, plan: Plan, *, price: float | None, color: bool)
 
 
 def plans_text(
-    plans: Sequence[Plan],
+    ranking: Ranking,
     planner: Planner,
     *,
     start: str,
@@ -71,18 +71,18 @@ def plans_text(
     """Format the plans of all meshes, the fastest of those that fit first.
 
     Args:
-      plans: as `Planner.search` returns them.
+      ranking: as `Planner.search` returns it.
       planner: that made them.
       start: the command of the run on a single device.
       price: of a device for an hour; None if it is not known.
       color: whether to use terminal styles.
     """
-    cluster, fitting = plans[0].cluster, [plan for plan in plans if plan.fits]
-    meshes = len({str(plan.setting.mesh) for plan in plans})
+    plans, cluster, meshes = ranking.plans, planner.cluster, ranking.num_meshes
+    fitting = [plan for plan in plans if plan.fits]
     head = (
         f"{cluster.size} x {cluster.device.title}, {_basis(planner)}: "
-        f"{meshes} {'mesh' if meshes == 1 else 'meshes'}, {counted(len(plans), 'setting')}, of "
-        f"which {len(fitting)} fit."
+        f"{meshes} {'mesh' if meshes == 1 else 'meshes'}, "
+        f"{counted(ranking.num_settings, 'setting')}, of which {len(fitting)} fit."
     )
     shown: list[RenderableType] = [Text(head)]
     if not fitting:
