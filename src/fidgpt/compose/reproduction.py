@@ -16,7 +16,7 @@ from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.sources import RESUMED, is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
-from fidgpt.graph.codegen import shortest
+from fidgpt.graph.codec import shortest
 from fidgpt.graph.errors import at
 from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro

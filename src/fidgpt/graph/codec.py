@@ -1,5 +1,6 @@
 """Values and callables as JSON, and back."""
 
+import builtins
 import dataclasses
 import enum
 import functools
@@ -124,6 +125,17 @@ def home_of(thing: Any) -> str:
         is_exported = qualname in getattr(holder, "__all__", vars(holder))
         if is_exported and getattr(holder, qualname, None) is thing:
             return package
+    return module
+
+
+def shortest(module: str, head: str) -> str:
+    """Return the outermost package that has the very object that a module calls `head`."""
+    thing = vars(sys.modules.get(module, builtins)).get(head)
+    steps = module.split(".")
+    for end in range(1, len(steps)):
+        outer = ".".join(steps[:end])
+        if vars(sys.modules.get(outer, builtins)).get(head) is thing:
+            return outer
     return module
 
 

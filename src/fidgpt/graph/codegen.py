@@ -95,7 +95,7 @@ class _Imports:
         """
         name = thing if isinstance(thing, str) else codec.name_of(thing)
         module, _, qualname = name.partition(":")
-        module = shortest(module, qualname.partition(".")[0])
+        module = codec.shortest(module, qualname.partition(".")[0])
         return qualname if module == "builtins" else f"{self.module(module)}.{qualname}"
 
     def module(self, module: str) -> str:
@@ -135,17 +135,6 @@ def _as_name(step: str) -> str:
     words = re.findall(r"\w+", step)
     name = "_".join([*words[:1], *words[-1:]] if len(words) > 1 else words) or "part"
     return f"part_{name}" if name[0].isdigit() else name
-
-
-def shortest(module: str, head: str) -> str:
-    """Return the outermost package that has the very object that a module calls `head`."""
-    thing = vars(sys.modules.get(module, builtins)).get(head)
-    steps = module.split(".")
-    for end in range(1, len(steps)):
-        outer = ".".join(steps[:end])
-        if vars(sys.modules.get(outer, builtins)).get(head) is thing:
-            return outer
-    return module
 
 
 def python(root: fdl.Buildable, *, name: str = "config") -> str:

@@ -1,7 +1,6 @@
 """The one adapter to Fiddle: every use of its dunders and private names is here."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import sys
@@ -329,19 +328,6 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
     parameter = parameter_of(part, key)
     is_set = parameter is not None and parameter.default is not inspect.Parameter.empty
     return parameter.default if parameter is not None and is_set else fdl.NO_VALUE
-
-
-def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
-    """Return what creates the default of a dataclass field for each call; None for others."""
-    function = fdl.get_callable(part)
-    fields = dataclasses.fields(function) if dataclasses.is_dataclass(function) else ()
-    factories = [field.default_factory for field in fields if field.name == str(key)]
-    return next((one for one in factories if one is not dataclasses.MISSING), None)
-
-
-def makes_container(factory: Any) -> bool:
-    """Whether a default factory makes an empty list, dict, set or tuple."""
-    return isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
 
 
 def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:

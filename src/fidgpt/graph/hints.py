@@ -7,7 +7,6 @@ import functools
 import inspect
 import pathlib
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.graph.codec import shortest
 from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set_arguments
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -457,8 +457,9 @@ def missing_methods(value: Any, hint: Any) -> str:
         methods = [*getattr(base, "__abstractmethods__", ())] if inspect.isclass(base) else []
         is_own = kind is function  # a function returns what may be another's class
         if kind is not None and is_own and methods and not issubclass(kind, base):
-            what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(sorted(methods))}"
-            lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
+            home = f"{shortest(base.__module__, base.__name__)}.{base.__name__}"
+            lines += [_summary(base), f"Derive {kind.__name__} from {home}."]
+            lines[-1] = f"{lines[-1][:-1]}, and define {' and '.join(sorted(methods))}."
     for protocol in filter(is_protocol, members_of(hint)):
         methods = methods_of(protocol)
         lines += [_summary(protocol)]
@@ -473,16 +474,6 @@ def missing_methods(value: Any, hint: Any) -> str:
                     lines[-1] += f", and {kind.__name__} has {has}"
                 lines[-1] += "."
     return "".join(f"\n  {line}" for line in lines)
-
-
-def _home_of(kind: type) -> str:
-    """Return the outermost of the packages around a class that export it, or its module."""
-    module = kind.__module__
-    while package := module.rpartition(".")[0]:
-        if vars(sys.modules[package]).get(kind.__name__) is not kind:
-            break
-        module = package
-    return module
 
 
 def _summary(hint: Any) -> str:

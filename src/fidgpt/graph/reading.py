@@ -63,9 +63,7 @@ class TextReader:
         """
         now = ref.value
         if now is fdl.NO_VALUE:
-            factory = fiddle.default_factory_of(ref.container, ref.key)
-            is_container = fiddle.makes_container(factory)
-            now = factory() if is_container else fiddle.default_of(ref.container, ref.key)
+            now = fiddle.default_of(ref.container, ref.key)
         if sign == "+" and fiddle.kind_of(now) in _ITEMS:
             return self._extended(ref, now, text)
         with at(f"{ref.path}{sign}={text}"):
