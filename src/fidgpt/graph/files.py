@@ -24,7 +24,7 @@ VERSION = 1
 TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
 _SECTIONS = ("set", "tags", "inherited", "defaults")
-_ENTRY = {*KINDS, TAGGED, *_SECTIONS, "like"}
+_ENTRY = {*KINDS, TAGGED, *_SECTIONS}
 _MOST = 96  # characters of a list or dict that stays on one line
 _SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
