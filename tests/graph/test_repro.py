@@ -69,11 +69,6 @@ def test_directives_are_found(more: list[str]) -> None:
     assert (done.is_same, done.left) == (True, [])
 
 
-def test_what_changes_nothing_is_left_out() -> None:
-    directives = ["config:base", "set:num_steps=7", "set:seed=4", "set:num_steps=450"]
-    assert found(*directives).directives == ["config:base", "set:seed=4"]
-
-
 def test_a_tie_is_found() -> None:
     untied = ["config:base", "untie:model.unembedding.weight"]
     cfg, start = compose(untied[:1]), untied[:1]

@@ -11,11 +11,10 @@ from fidgpt.compose.directives import is_by_machine, split_directive
 from fidgpt.compose.messages import directives_error
 from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.binding import numbers_in
-from fidgpt.graph.difference.changes import SharingChanged, describe
+from fidgpt.graph.difference.changes import describe
 from fidgpt.graph.difference.expectations import Unmet
 from fidgpt.graph.edits import Edit, carry_out
 from fidgpt.graph.hints import is_quantity
-from fidgpt.graph.identity import is_same
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import is_node, title
 
@@ -49,79 +48,39 @@ def described(value: object) -> str:
 def overridden(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
-    To change a value relative to what it is, or to move it, overrides nothing.
+    To change a value relative to what it is overrides nothing, nor does to change what code set.
     """
     last: dict[str, Effect] = {}
     for effect in composition.effects:
         for edit in effect.edits:
-            if effect.rerun is not None and edit.after is fdl.NO_VALUE:
+            earlier, last[edit.path] = last.get(edit.path), effect
+            if earlier is None or earlier.rerun is not None:
                 continue
-            earlier = last.get(edit.path)
-            if earlier is None and effect.rerun is not None:  # in a component that one added
-                around = (last[path] for path in reversed(last) if _is_inside(edit.path, path))
-                earlier = next((other for other in around if other is not effect), None)
-            last[edit.path] = effect
-            if earlier is None or _has_moved(earlier, edit.before):
-                continue
-            with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
-                if not _is_relative(effect, edit.path, earlier.edits) and _would_set(
-                    composition, earlier, edit.path
-                ):
-                    yield f"{effect.named} overrides {edit.path} as set by {earlier.named}."
+            if not _is_relative(effect, edit, earlier.edits):
+                yield f"{effect.named} overrides {edit.path} as set by {earlier.named}."
 
 
-def _has_moved(effect: Effect, value: Any) -> bool:
-    """Return whether a directive took a value from another place."""
-    return any(one.after is fdl.NO_VALUE and is_same(one.before, value) for one in effect.edits)
-
-
-def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
-    """Return whether a directive, applied once more, would change what is at a path."""
-    if effect.rerun is None:
-        return True
-    try:
-        changes = diff(composition.config, effect.rerun(root=composition.config))
-    except ConfigError:  # it does not apply any more
-        return True
-    return any(_is_inside(one.path, path) or _is_inside(path, one.path) for one in changes)
-
-
-def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
+def _is_relative(effect: Effect, edit: Edit, undone: list[Edit]) -> bool:
     """Return whether what a directive sets depends on what is there.
 
-    To replace a value that does not suit it, and to leave others, is not to depend on it.
-
     Args:
-      effect: the directive, and what it changed.
-      path: the parameter.
-      undone: edits before it that it may depend on.
-
-    Raises:
-      ConfigError: code cannot do without them.
+      effect: the directive; code is run again without what it may depend on.
+      edit: what it sets.
+      undone: edits before it.
     """
     if effect.rerun is None:
         return effect.kind.is_relative(split_directive(effect.meant)[1])
 
-    # Blocks that a pattern got when it became longer stay: they say nothing about what they hold.
-    undone = [one for one in undone if one.before is not fdl.NO_VALUE or not one.path.endswith("]")]
-
     def take_back(root: Any) -> None:
-        for edit in undone:
-            value = edit.before if edit.before is fdl.NO_VALUE else clone(edit.before)
-            with contextlib.suppress(*[ConfigError] * (edit is not undone[0])):  # inside of another
-                carry_out([(find_parameter(root, edit.path), value)])
-        without.append(clone(root))
+        for one in undone:
+            with contextlib.suppress(ConfigError):
+                carry_out([(find_parameter(root, one.path), clone(one.before))])
 
-    without: list[Any] = []
-    rerun = effect.rerun(take_back)
-    return all(
-        any(
-            _is_inside(one.path, path)
-            for one in diff(other, rerun)
-            if not isinstance(one, SharingChanged)  # what was taken back is a copy
-        )
-        for other in (effect.rerun(), without[0])
-    )
+    try:
+        found = diff(effect.rerun(), effect.rerun(take_back))
+    except ConfigError:  # code needs what the earlier directive had done
+        return True
+    return edit.after is fdl.NO_VALUE or any(_is_inside(one.path, edit.path) for one in found)
 
 
 def outdated(composition: Composition) -> Iterator[str]:
