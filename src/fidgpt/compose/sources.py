@@ -60,8 +60,7 @@ def read_text(name: str) -> tuple[str, str]:
         elif isinstance(error, FileNotFoundError):  # some storage gives no more than its name
             reason = "No such file or directory"
         else:
-            reason = getattr(error, "strerror", None) or f"{error!s:.200}"
-            reason = (reason.splitlines() or [type(error).__name__])[0].rstrip(".")
+            reason = getattr(error, "strerror", None) or f"{error!s:.200}" or type(error).__name__
         raise UnreadableFile(name, f"{reason}.") from error
     return name if is_url(name) else os.path.expanduser(name), text
 

@@ -5,7 +5,6 @@ import dataclasses
 import enum
 import functools
 import importlib
-import importlib.util
 import inspect
 import math
 import pathlib
@@ -27,8 +26,6 @@ PACKAGES = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags",
 # Of other packages only these: what a graph itself needs, and what reads a model's weights.
 SINGLE = ("graph:formula", "interop:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
-
-_MOST_RENAMES = 100  # one after the other
 
 Find = Callable[[str], Any]  # returns the class or function of a name
 Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
@@ -61,7 +58,7 @@ def migrated(
       is_value: whether they are values; those of removed parameters must be what is built now.
 
     Raises:
-      ConfigError: a removed parameter had another value, or a renamed one has both names.
+      ConfigError: a removed parameter had another value.
     """
     new_names, removed = renamed(function), declared(function, "REMOVED")
     if not (new_names or removed):
@@ -70,11 +67,8 @@ def migrated(
     changes: list[str] = []
     for name, value in written.items():
         if name in new_names and name not in names:
-            new = new_names[name]
-            if new in written:
-                raise ConfigError(f"it has both {new} and {name}, the old name: delete one.")
-            found[new] = value
-            changes.append(f"{name} was renamed to {new}")
+            found[new_names[name]] = value
+            changes.append(f"{name} was renamed to {new_names[name]}")
         elif name in removed and name not in names:
             kept = removed[name]
             if is_value and (type(value) is not type(kept) or value != kept):
@@ -194,11 +188,10 @@ def _exported(name: str, package: str, qualname: str) -> Any:
 
 def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -> Any:
     try:
-        module, qualname = _todays(module, qualname)
         found: Any = importlib.import_module(module)
     except Exception as error:  # whatever the user's own package raises
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
-    for part in qualname.split("."):
+    for part in renamed(found).get(qualname, qualname).split("."):
         known = [one for one in getattr(found, "__dict__", ()) if one[:1] != "_"]
         found = getattr(found, part, None)
         if found is None or isinstance(found, types.ModuleType):
@@ -211,43 +204,6 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         raise ConfigError(
             f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
         )
-    return found
-
-
-def _todays(module: str, qualname: str) -> tuple[str, str]:
-    """Return the module and name that a class, or the module, of a user's package has today.
-
-    A module, or a package around it, declares `RENAMED`: names below itself with their successors,
-    which are below it too, or full names.
-    """
-    was = full = f"{module}.{qualname}"
-    for _ in range(_MOST_RENAMES):
-        before = full
-        for owner in _modules_of(full):
-            for old, new in renamed(sys.modules[owner]).items():
-                is_full = new.partition(".")[0] == owner.partition(".")[0]
-                old, new = f"{owner}.{old}", new if is_full else f"{owner}.{new}"
-                if _is_within(full, (old,)) and not _is_within(full, (new,)):
-                    full = new + full.removeprefix(old)
-        if full == before:
-            break
-    if full == was:
-        return module, qualname
-    holder = _modules_of(full)[-1]
-    return holder, full.removeprefix(f"{holder}.")
-
-
-def _modules_of(full: str) -> list[str]:
-    """Import the packages and the module of a dotted name, outermost first; return their names."""
-    found: list[str] = []
-    for part in full.split("."):
-        name = ".".join([*found[-1:], part])
-        if name not in sys.modules:
-            is_inside = not found or hasattr(sys.modules[found[-1]], "__path__")
-            if not is_inside or importlib.util.find_spec(name) is None:
-                break
-            importlib.import_module(name)
-        found.append(name)
     return found
 
 

@@ -181,9 +181,6 @@ class _OmegaConfLoader(_Loader):
 _OmegaConfLoader.add_implicit_resolver(f"{_TAG}float", _OMEGACONF_FLOAT, list("-+0123456789."))
 
 
-_QUOTED = ': a formula has quotes and single braces, such as "{num_steps}"'
-
-
 class _CoreLoader(_Loader):
     """YAML 1.2."""
 
@@ -196,9 +193,7 @@ class _CoreLoader(_Loader):
     def construct_key(self, node: Any) -> Any:
         """Return a key as it is written: 1 is the text "1", as in JSON."""
         if not isinstance(node, yaml.ScalarNode):
-            is_mapping = isinstance(node, yaml.MappingNode)
-            kind = f"mapping, as doubled braces make{_QUOTED}" if is_mapping else "list"
-            raise _error(node, f"a key must be a string, and not a {kind}")
+            raise _error(node, "a key must be a string, not a list or mapping")
         if node.tag == f"{_TAG}merge":
             raise _error(node, "a key must be a string; << has no meaning in a config file")
         return node.value
