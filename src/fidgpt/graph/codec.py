@@ -314,7 +314,7 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
         case [("dict", dict(items))]:
             return {key: decode(item, find, refer) for key, item in items.items()}
         case [("items", list(pairs))]:
-            return _from_pairs(pairs, find, refer)
+            return {decode(key, find): decode(item, find, refer) for key, item in pairs}
         case [("float", "inf" | "-inf" | "nan" as text)]:
             return float(text)
         case [("path", str(text))]:
@@ -327,33 +327,13 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
                 raise ConfigError(f"{name!r:.80} is not a dataclass; only those may be made.")
             return found(**{key: decode(item, find) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
-            return _member(name, member, find)
+            found = find(name)
+            if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
+                raise ConfigError(f"{name!r:.80} is not an enum.")
+            return found[member]
         case [("dtype" | "device" as kind, str(text))]:
             return _torch_value(kind, text)
     raise ConfigError(f"{value!r:.80} is not a known kind of value.")
-
-
-def _from_pairs(pairs: list[Any], find: Find, refer: Refer) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ConfigError(f"{pair!r:.80} is not a pair of key and value.")
-        key = decode(pair[0], find)
-        if isinstance(key, list | dict):
-            raise ConfigError(f"{key!r:.80} cannot be the key of a dict.")
-        if key in found:
-            raise ConfigError(f"it has {key!r:.60} twice in one mapping: remove one of them.")
-        found[key] = decode(pair[1], find, refer)
-    return found
-
-
-def _member(name: str, member: str, find: Find) -> enum.Enum:
-    found = find(name)
-    if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
-        raise ConfigError(f"{name!r:.80} is not an enum.")
-    if member in found.__members__:
-        return found[member]
-    raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
 
 
 def _torch_value(kind: str, text: str) -> Any:

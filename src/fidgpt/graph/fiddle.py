@@ -18,7 +18,6 @@ Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
-_MOST_KNOWN = 4096  # callables; a notebook that keeps defining one must not fill the memory
 
 
 class _TypeHints:
@@ -297,8 +296,6 @@ def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
     try:
         return _known_defaults[function]
     except KeyError:
-        if len(_known_defaults) > _MOST_KNOWN:
-            _known_defaults.clear()
         found = _known_defaults[function] = _named_defaults(part)
         return found
     except TypeError:  # an instance that can be called but not hashed

@@ -104,12 +104,7 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
         document = _data_of(text)
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
-        others = {
-            FORMAT: "it is a whole config",
-            "fidgpt.patch": "it is a patch, which changes one",
-        }
-        why = others.get(str(found), f"its format is not {form!r}")
-        raise ConfigError(f"{source} is not a fidgpt {what}: {why}.")
+        raise ConfigError(f"{source} is not a fidgpt {what}: its format is {found!r:.40}.")
     if document.get("version") != VERSION:
         version = document.get("version")
         raise ConfigError(f"{source} has version {version!r:.40}, and this fidgpt reads {VERSION}.")

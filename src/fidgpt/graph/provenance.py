@@ -376,8 +376,6 @@ def _chain(found: Provenance) -> Iterator[str]:
         else:
             verb = "previously set by" if is_overridden or number else "set by"
             yield f"{short_text(one.value)}  {verb} {one.set_by}"
-    if len(found.assignments) > _MOST:
-        yield f"and {len(found.assignments) - _MOST} earlier assignments"
     if found.container is not None:
         yield f"in {found.container.path}:"
         yield from (f"  {line}" for line in _chain(found.container))

@@ -152,14 +152,10 @@ def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     if found := _carriers(refs, lambda own: issubclass(own, tag)):
         return _set_or_all(found)
     known = tags_in(root)
-    begin = f"no parameter of {title(root)} carries the tag"
-    if tag.__name__ not in known:
-        near = suggest(tag.__name__, known)
-        raise ConfigError(f"{begin} {tag.__name__}, so nothing would change. {near}")
-    other = paths.path_of(known[tag.__name__])
+    name = paths.path_of(tag) if tag.__name__ in known else tag.__name__
     raise ConfigError(
-        f"{begin} {paths.path_of(tag)}, so nothing would change. Another has that name, {other}: "
-        f"write tag:{other}=..., or give a parameter your tag first."
+        f"no parameter of {title(root)} carries the tag {name}, so nothing would change. "
+        f"{suggest(tag.__name__, map(paths.path_of, known.values()) if '.' in name else known)}"
     )
 
 

@@ -94,7 +94,7 @@ def _read(text: str, schema: str, foreign: tuple[str, ...]) -> tuple[yaml.Node, 
     except (yaml.YAMLError, UnicodeError) as error:  # a lone surrogate is a UnicodeError
         raise ConfigError(f"it is not YAML: {' '.join(str(error).split()):.200}.") from None
     except RecursionError:
-        raise ConfigError("<< merges a mapping into itself.") from None
+        raise ConfigError("it is nested too deeply, or << merges a mapping into itself.") from None
 
 
 class _Loader(_BASE):
@@ -102,22 +102,10 @@ class _Loader(_BASE):
 
     foreign: tuple[str, ...] = ()
     has_aliases = True
-    max_depth = 10_000  # libyaml takes time quadratic in the depth
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._depth = 0
         self._mappings: dict[Any, dict[Any, Any]] = {}
-
-    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-        """Count levels; the parser calls this before each node."""
-        self._depth += 1
-        if self._depth > self.max_depth:
-            raise _error(current_node, f"nesting deeper than {self.max_depth:,} levels")
-
-    def ascend_resolver(self) -> None:
-        """Undo `descend_resolver`."""
-        self._depth -= 1
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Return the value of a node; the same object for every alias of it."""
@@ -185,7 +173,6 @@ class _CoreLoader(_Loader):
     """YAML 1.2."""
 
     has_aliases = False
-    max_depth = 200
     yaml_implicit_resolvers: ClassVar = {
         None: [(f"{_TAG}{kind}", re.compile(rf"(?:{form})\Z")) for kind, form in _CORE.items()]
     }
