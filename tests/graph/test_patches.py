@@ -100,7 +100,7 @@ def test_places_that_are_missing_or_hold_something_else_are_named() -> None:
         "child.width: there is no such path in this graph.",
     ]
     twice = text.replace('"changes": {', '"changes": {"width": {"old": 1, "new": 3},')
-    assert "the patch: it has 'width' twice" in messages(lambda: graph.apply_patch(old, twice))[0]
+    assert "it has 'width' twice" in messages(lambda: graph.apply_patch(old, twice))[0]
 
 
 def three(**arguments: Any) -> tuple[Any, Any, Any]:

@@ -136,7 +136,10 @@ class TestPython:
             assert fingerprint(made_again) == fingerprint(cfg)
             assert outline(made_again) == outline(cfg)
         config = f"--config={ROOT / 'pyproject.toml'}"
-        for command in (["check", "--quiet", "--exclude=whole.py"], ["format", "--check"]):
+        for command in (
+            ["check", "--quiet", "--exclude=whole.py", "--ignore=E501"],
+            ["format", "--check"],
+        ):
             ruff = [sys.executable, "-m", "ruff", *command, config, str(tmp_path)]
             done = subprocess.run(ruff, capture_output=True, text=True, cwd=ROOT, check=False)
             assert not done.returncode, done.stdout + done.stderr

@@ -129,8 +129,7 @@ def _wrong_items(path: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, A
     if not isinstance(value, list | tuple | dict):
         return
     origins = [typing.get_origin(one) or one for one in hints.members_of(hint)]
-    classes = [dict if typing.is_typeddict(one) else one for one in origins]
-    if not any(inspect.isclass(one) and isinstance(value, one) for one in classes):
+    if not any(inspect.isclass(one) and isinstance(value, one) for one in origins):
         return
     is_dict = isinstance(value, dict)
     if is_dict and not all(hints.fits(key, hints.key_hint(hint)) for key in value):

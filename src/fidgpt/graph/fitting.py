@@ -44,6 +44,9 @@ def _fits(made: Any, hint: Any) -> bool:
         return False
     if not hints.is_protocol(hint):
         return inspect.isclass(returned) and inspect.isclass(hint) and issubclass(returned, hint)
+    taken = hints.hints_of(made)
+    if inspect.isclass(made) and any(taken.get(name) is hint for name in _required(made)):
+        return False  # it holds one, as a block does an attention
     methods = hints.methods_of(hint)
     if inspect.isclass(returned):
         own = {name: hints.own_method(returned, name) for name in methods}

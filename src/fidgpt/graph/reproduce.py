@@ -48,8 +48,14 @@ def directives_for(
         for change in changes
         if not any(change.path.startswith(f"{path}[") for path in whole)
     )
-    directives = [*whole.values(), *(directive for directive in rest if directive)]
-    return list(dict.fromkeys(directives))
+    directives = dict.fromkeys([*whole.values(), *(one for one in rest if one)])
+    # A call of a new node has its arguments.
+    new = {one.partition(":")[2].partition("=")[0] for one in directives if one.startswith("use:")}
+    return [one for one in directives if not (one[:4] == "set:" and _holder_of(one[4:]) in new)]
+
+
+def _holder_of(assignment: str) -> str:
+    return assignment.partition("=")[0].rpartition(".")[0]
 
 
 def _whole_lists(

@@ -47,8 +47,8 @@ def _takes(kind: type, hint: Any) -> bool:
 
     def is_one(member: Any) -> bool:
         origin = typing.get_origin(member) or member
-        if hints.is_unknown(member) or typing.is_typeddict(origin):
-            return hints.is_unknown(member) or kind is dict
+        if hints.is_unknown(member):
+            return True
         is_own = getattr(origin, "__module__", "") in ("builtins", "collections.abc")
         return is_own and inspect.isclass(origin) and issubclass(kind, origin)
 
