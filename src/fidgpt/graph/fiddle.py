@@ -80,11 +80,6 @@ def record_value(part: fdl.Buildable, key: Key, value: Any) -> None:
     part.__argument_history__.add_new_value(key, value)
 
 
-def signature_of(part: fdl.Buildable) -> inspect.Signature:
-    """Return the signature of what a node calls."""
-    return part.__signature_info__.signature
-
-
 def parameters_of(part: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of what a node calls, by name."""
     return part.__signature_info__.parameters

@@ -44,15 +44,15 @@ def _fits(made: Any, hint: Any) -> bool:
         return False
     if not hints.is_protocol(hint):
         return inspect.isclass(returned) and inspect.isclass(hint) and issubclass(returned, hint)
-    taken = hints.hints_of(made)
-    if inspect.isclass(made) and any(taken.get(name) is hint for name in _required(made)):
-        return False  # it holds one, as a block does an attention
-    methods = hints.methods_of(hint)
+    if inspect.isclass(returned) and hints.role_of(returned) == hint.__name__:
+        return True
+    methods, taken = hints.methods_of(hint), hints.hints_of(made)
     if inspect.isclass(returned):
+        if any(taken.get(name) is hint for name in _required(made)):
+            return False  # it holds one, as a block does an attention
         own = {name: hints.own_method(returned, name) for name in methods}
         is_alike = all(_has_names_of(own[name], asked) for name, asked in methods.items())
-        has_role = hints.role_of(returned) == hint.__name__
-        if has_role or (is_alike and hints.fits(fdl.Config(returned), hint)):
+        if is_alike and hints.fits(fdl.Config(returned), hint):
             return True
     is_given = methods.keys() == {"__call__"} and {*_required(made)} <= {
         *_required(methods["__call__"])

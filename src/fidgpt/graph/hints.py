@@ -145,7 +145,7 @@ def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     built = hints_of(function).get("return", Any)
     if not issubclass(kind, fdl.Partial):
         return _may_be(built, hint, exactly=inspect.isclass(function))
-    origin = _runtime_kind(typing.get_origin(hint) or hint)
+    origin = typing.get_origin(hint) or hint
     if origin is collections.abc.Callable:
         return may_return(function, hint)
     if is_protocol(origin):

@@ -170,28 +170,12 @@ def repro(
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
-    """Return the name of the graph with most of the calls and plain values of `root`.
+    """Return the name of the graph that differs least from `root`.
 
     Raises:
-      ConfigError: there is no graph to choose.
+      ConfigError: there is no graph to choose, or one cannot be bound.
     """
-
-    def pieces(graph: Any) -> set[tuple[int, fiddle.Key, str]]:
-        return {
-            (id(fdl.get_callable(node)), key, _short(value))
-            for node in (node.value for node in walk.parts(graph))
-            for key, value in fiddle.set_arguments(node).items()
-        }
-
-    def similarity(name: str) -> float:
-        others = pieces(bases[name])
-        return len(wanted & others) / max(1, len(wanted | others))
-
     if not bases:
         raise errors.ConfigError("there is no config to start from.")
-    wanted = pieces(root)
-    return max(bases, key=similarity)
-
-
-def _short(value: Any) -> str:
-    return walk.title(value) if walk.is_node(value) else repr(value)
+    target = BoundGraph(root)
+    return min(bases, key=lambda name: len(comparison.diff(bases[name], target)))
