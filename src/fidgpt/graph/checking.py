@@ -1,6 +1,5 @@
 """Checks of a whole graph before anything is built."""
 
-import ast
 import collections
 import collections.abc
 import dataclasses
@@ -79,20 +78,11 @@ def _missing(node: Node) -> Iterator[ConfigError]:
             yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
 
 
-def _holders(parent: Node, step: str) -> list[tuple[Any, Any]]:
-    """Return the part that holds a place, or the parts around it, with the annotation there.
-
-    They are several where a list that holds it is shared; it is the root where no part does.
-    """
-    key = step[1:] if step.startswith(".") else ast.literal_eval(step[1:-1])
-    if isinstance(parent.value, fdl.Buildable) or not parent.parents:
-        is_part = isinstance(parent.value, fdl.Buildable)
-        return [(parent.value, hints.hint_of(parent.value, key) if is_part else Any)]
-    return [
-        (part, hints.element_hint(hint, key))
-        for above, inner in parent.parents
-        for part, hint in _holders(above, inner)
-    ]
+def _parts_around(node: Node) -> list[Any]:
+    """Return what a node is if it is a part, else the parts that hold it, or else the root."""
+    if isinstance(node.value, fdl.Buildable) or not node.parents:
+        return [node.value]
+    return [part for above, _ in node.parents for part in _parts_around(above)]
 
 
 def is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
@@ -147,7 +137,7 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
         )
     num_calls = 0
     for parent, step in node.parents:
-        parts = [part for part, _ in _holders(parent, step)]
+        parts = _parts_around(parent)
         num_calls += sum(isinstance(part, fdl.Partial | fdl.ArgFactory) for part in parts)
         if num_calls > 1:
             both = " and ".join((node if len(node.parents) > 1 else parent).paths[:2])
