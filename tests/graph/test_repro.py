@@ -109,7 +109,7 @@ def test_a_fiddler_with_its_arguments_is_found_where_it_is_known() -> None:
     directives = ["config:base", "fiddler:use_gqa", "set:seed=1", "set:seed=3"]
     cfg = compose(directives)
     done = repro(cfg, directives, compose=compose)
-    assert done.directives == directives
+    assert done.directives == ["config:base", "fiddler:use_gqa", "set:seed=3"]
     assert done.is_same
 
 

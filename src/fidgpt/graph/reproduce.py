@@ -152,7 +152,8 @@ def repro(
         except errors.ConfigError:
             return None
 
-    directives = list(start)
+    last = {one.partition("=")[0]: i for i, one in enumerate(start)}  # by what each one sets
+    directives = [one for i, one in enumerate(start) if last[one.partition("=")[0]] == i]
     left = left_by(directives)
     # Lists are written out where nothing shorter makes the graph.
     for lists in [False] * _MOST_ROUNDS + [True] * _MOST_ROUNDS:
