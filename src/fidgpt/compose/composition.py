@@ -266,13 +266,9 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
 
 def _unknown(text: str, catalogue: Catalogue) -> str:
     """Return the error message for a directive of no known kind."""
-    known, (kind, rest), text = registry.DIRECTIVES, registry.split_directive(text), text.strip()
+    known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
         meant = f"{likely}:{text}"
-    elif text in known:
-        meant = f"{text}:{known[text].syntax}"
-    elif kind.lower() in known:
-        meant = f"{kind.lower()}:{rest}"
     elif not kind and "=" in text:
         meant = f"set:{text}"
     else:

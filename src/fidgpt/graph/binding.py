@@ -253,12 +253,6 @@ class Resolved:
         return found
 
     @property
-    def adds_nodes(self) -> bool:
-        """Whether binding adds nodes, or the values of formulas, to what parts hold."""
-        inherited = any(is_node(one.binding.value) for one in self.inherited)
-        return inherited or any(is_formula(node.value) for node in self.nodes)
-
-    @property
     def bound(self) -> Any:
         """The bound copy of the graph."""
         return self.copies[id(self.root)]

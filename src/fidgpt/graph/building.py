@@ -157,7 +157,7 @@ def _bound(
     errors, bound = checking.node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
-        errors = checking.inherited_errors(copies, resolved)
+        errors = checking.node_errors(copies)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 

@@ -12,7 +12,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import fiddle, hints
-from fidgpt.graph.binding import Resolved, unset_parameters
+from fidgpt.graph.binding import unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.formulas import means_formula
 from fidgpt.graph.paths import describe
@@ -38,15 +38,6 @@ def check(root: Any) -> Any:
 def node_errors(found: list[Node]) -> list[ConfigError]:
     """Return what is wrong with the nodes of a graph, without binding it."""
     return [error for node in found for error in _errors(node)]
-
-
-def inherited_errors(found: list[Node], resolved: Resolved) -> list[ConfigError]:
-    """Return what is wrong with a bound graph that had no errors before: what it inherited."""
-    if resolved.adds_nodes:
-        return node_errors(found)
-    inherited = resolved.inherited
-    paths = {one.node.path for one in inherited if is_wrong(one.part, one.key, one.binding.value)}
-    return [one for node in found if paths and node.path in paths for one in _type_errors(node)]
 
 
 def _errors(node: Node) -> Iterator[ConfigError]:

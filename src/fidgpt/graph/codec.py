@@ -158,12 +158,9 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         raise ConfigError(
             f"{name!r:.80} is refused: torch has no module or optimizer of that name."
         )
-    is_known = top in (*sys.stdlib_module_names, "fidgpt", "torch")
-    is_own = top.isidentifier() and len(top) < 40 and not is_known
-    how = f" allow: --allow={top}" if is_own else " --allow"
     raise ConfigError(
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        f"torch.nn, optimizers of torch.optim, and packages that you{how}."
+        f"torch.nn, optimizers of torch.optim, and packages that you allow: --allow=PACKAGE"
     )
 
 
