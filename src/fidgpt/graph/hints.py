@@ -183,7 +183,8 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
         return True
     origins = (typing.get_origin(side) or side for side in (built, hint))
     have, want = (getattr(side, "array_type", side) for side in origins)  # of any shape
-    if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
+    are_classes = inspect.isclass(have) and inspect.isclass(want)
+    if not are_classes or is_protocol(have) or typing.is_typeddict(want):
         return True
     if is_protocol(want):
         return has_methods(have, want)
