@@ -146,7 +146,7 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
     except ConfigError as error:
         named = re.compile(r"[^\s,]*\.values\[(['\"])(.*?)\1\]")
         text, *sources = (named.sub(r"\2", one) for one in (str(error), *error.sources))
-        sources += re.findall(r"\.values\[['\"](.*?)['\"]\]", error.sources[-1])
+        sources += re.findall(r"\.values\[['\"](.*?)['\"]\]", str(error))
         raise ConfigError(text, place=error.place, sources=sources) from None
 
 
