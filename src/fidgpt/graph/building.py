@@ -302,7 +302,7 @@ def rejection(node: Node, error: Exception) -> ConfigError:
         message = f"{type(error).__name__}: {message}".rstrip(": ")
     path, part = node.path, node.value
     called = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
-    for step, value in children(part):
+    for step, value in _held(part):
         if not isinstance(value, fdl.Partial):
             continue
         function = fdl.get_callable(value)
@@ -318,6 +318,14 @@ def rejection(node: Node, error: Exception) -> ConfigError:
     )
     rejected.__cause__ = error
     return rejected
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a node holds, in lists and dicts too."""
+    for step, held in children(value):
+        yield step, held
+        if IS_NODE[type(held)] and not IS_PART[type(held)]:
+            yield from ((f"{step}{inner}", one) for inner, one in _held(held))
 
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:
