@@ -209,7 +209,6 @@ class TestMigrations:
         ("function", "old", "new", "message"),
         [
             (scaled, '"number": 8', '"exact": false', "the root: exact was .*, but is removed"),
-            (scaled, '"number": 8', '"number": 8, "amount": 9', "both number and amount"),
             (keyed, '"function"', '"type"', "key was left at its default, of"),
         ],
     )

@@ -269,6 +269,8 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
     known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
         meant = f"{likely}:{text}"
+    elif text in known:
+        meant = f"{text}:{known[text].syntax}"
     elif not kind and "=" in text:
         meant = f"set:{text}"
     else:

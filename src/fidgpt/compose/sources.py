@@ -92,13 +92,15 @@ def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     """Return the graph of a run with its history; one that cannot be read is left out."""
     folder, _, name = file.rpartition("/")
     beside = f"{file.removesuffix(name)}provenance.json"
-    with contextlib.suppress(*[UnreadableFile] * (name == "config.json")):
-        text = read_text(beside)[1]
-        try:
-            named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
-            restore_provenance(cfg, text, source=named)
-        except ConfigError as error:
-            _print_once(f"{beside} is ignored: {error}")
+    if name != "config.json":
+        return cfg
+    try:
+        named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
+        restore_provenance(cfg, read_text(beside)[1], source=named)
+    except UnreadableFile:  # there may be none
+        pass
+    except ConfigError as error:
+        _print_once(f"{beside} is ignored: {error}")
     return cfg
 
 
