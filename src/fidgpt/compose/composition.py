@@ -288,6 +288,12 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     container = graph.find_parameter(composition.config, error.place).value
     if error.place.endswith("model.blocks"):
+        model = graph.find_parameter(composition.config, error.place.removesuffix(".blocks")).value
+        if graph.computed(getattr(model, "num_layers", None)) == len(container):
+            return (
+                f"\nnum_layers is {len(container)}, and each layer has an entry of its own: set "
+                "the depth before fiddler:unroll to have more."
+            )
         return (
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."
