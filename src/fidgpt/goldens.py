@@ -5,7 +5,6 @@ model. The files stand in the folder `goldens` beside the module; `--check` comp
 """
 
 import difflib
-import itertools
 import re
 import sys
 from collections import defaultdict
@@ -19,6 +18,7 @@ from torch import nn
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.cost import shared_parameters
 from fidgpt.graph import ConfigError, provenance_of
+from fidgpt.graph.difference.changes import ranges
 from fidgpt.graph.errors import at, run_command
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.runs.building import build_trainer
@@ -191,8 +191,7 @@ def _parameters(cfg: fdl.Config) -> Lines:
 
 def _ranges(numbers: list[int]) -> str:
     """`[0, 1, 2, 5]` as `0..2,5`."""
-    runs = [[*run] for _, run in itertools.groupby(numbers, lambda x: x - numbers.index(x))]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
+    return ranges(numbers).replace("-", "..").replace(", ", ",")
 
 
 def _start(model: nn.Module, name: str) -> str:

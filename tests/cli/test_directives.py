@@ -122,7 +122,7 @@ def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
         "binary.json": "cannot be read: it is not UTF-8 text.",
         "empty.json": "empty.json is not a fidgpt config: it is empty.",
         "other.json": "is not a fidgpt config",
-        "patch.json": "is not a fidgpt config: it is a patch, which changes",
+        "patch.json": "is not a fidgpt config: its format is 'fidgpt.patch'",
     }.items():
         assert message in message_of(f"config_file:{tmp_path / name}")
 
@@ -204,7 +204,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         file = tmp_path / f"config.{form}"
         file.write_text(dump(configs.debug(), form=form), encoding="utf-8-sig")
         assert fingerprint(composed(f"config_file:{file}", f"patch:{patch}")) == fingerprint(wide)
-    assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
+    assert "not a fidgpt patch" in message_of(DEBUG, f"patch:{tmp_path}/config.json")
     (tmp_path / "empty.patch").write_text("\n")
     assert message_of(DEBUG, f"patch:{tmp_path}/empty.patch").endswith("patch: it is empty.")
     assert "test_directives.py is not a fidgpt patch: line 1" in message_of(

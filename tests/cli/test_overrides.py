@@ -130,7 +130,7 @@ WRONG = [
     ("seed: 1\nyaml: x.yaml", ["yaml: x.yaml", "^^^^", "include: FILE."]),
     (
         "format: fidgpt.config",
-        ["format:", "", "a whole config: read it with config_file:mine.yaml"],
+        ["format:", "", "a whole config, for config_file:"],
     ),
     ("seed: 1\nconfig: debug\ninclude: base.yaml", ["config: debug", "^", "must come first"]),
 ]

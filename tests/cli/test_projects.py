@@ -1,18 +1,16 @@
 """A user's own modules and packages: what they offer by name, and what they do not."""
 
-import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import fiddle as fdl
 import pytest
 
 from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, bind, dump, fingerprint, load_with_changes
+from fidgpt.graph import ConfigError, bind, dump, fingerprint
 from fidgpt.runs.building import build_trainer
 from fidgpt.sweep import Sweep, axis
 
@@ -182,33 +180,3 @@ class TestConstraints:
             "error: directive 2 is wrong:\n  --config=set:batch_size=3\n"
             f"               ^^^^^^^^^^^^\n  {MESSAGE}\n"
         )
-
-
-@pytest.mark.parametrize(
-    ("renamed", "new"),
-    [
-        ({"parts.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
-        ({"parts": "layers.norms"}, "layers.norms:Still"),
-        ({"parts": "b", "b": "layers", "layers.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
-    ],
-)  # fmt: skip
-def test_old_files_name_components_that_moved(lab: Path, renamed: dict[str, str], new: str) -> None:
-    allowed = ("fidlab",)
-    old = compose(["config:debug", "use:model.norm=fidlab.parts.Still"], own_catalogue(allowed))
-    text = dump(old.config)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fidlab"]:
-        del sys.modules[name]
-    module, _, name = new.partition(":")
-    file = lab / f"{module.replace('.', '/')}.py"
-    file.parent.mkdir()
-    file.write_text((lab / "parts.py").read_text().replace("Still", name))
-    (lab / "parts.py").unlink()
-    (lab / "__init__.py").write_text(f"RENAMED = {renamed}")
-    importlib.invalidate_caches()
-    cfg, changes = load_with_changes(text, allowed=allowed)
-    assert fdl.get_callable(cfg.model.norm).__module__ == f"fidlab.{module}"
-    assert changes == [
-        "Still was renamed to Calm"
-        if name == "Calm"
-        else f"fidlab.parts:Still moved to fidlab.{module}"
-    ]

@@ -71,7 +71,6 @@ class TestOverruled:
         [
             ("seed", ["set:seed=3", "fiddler:use_gelu", "set:seed=4"]),
             ("schedule.warmup_steps", ["set:schedule.warmup_steps=7", "tag:WarmupSteps=9"]),
-            ("model.hidden_dim", ["fiddler:make_large", "set:model.hidden_dim=128"]),
             ("model.norm", ["use:model.norm=LayerNorm", "use:model.norm=RMSNorm(eps=1e-3)"]),
         ],
     )

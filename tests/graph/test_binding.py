@@ -14,7 +14,6 @@ from fidgpt.graph import (
     build,
     clone,
     dump,
-    edits,
     find_parameter,
     fingerprint,
     outline,
@@ -188,18 +187,6 @@ class TestUnset:
             "but no enclosing node sets Width.",
             "other['a'].width inherits Depth, but no enclosing node sets Depth.",
         ]
-
-    def test_a_formula_names_a_path_instead(self) -> None:
-        cfg = fdl.Config(Outer, child=outer(part()))
-        edits.set_text(cfg, "depth", "{Width} + 1")
-        assert errors(cfg)[0].endswith("write {child.width}.")
-        edits.set_text(cfg, "depth", "{child.width} + 1")
-        assert bind(cfg).depth.values == {"child.width": 3}
-        edits.set_text(cfg, "child.width", "{Width} * 2")
-        assert errors(cfg)[0] == (
-            "child.width is {Width} * 2, but no enclosing node sets Width.\n"
-            "  To change its present value, write for example child.width*=2."
-        )
 
 
 class TestConflicts:

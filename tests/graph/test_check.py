@@ -1,19 +1,18 @@
 """`check`: what is wrong before anything is built, and arguments that no code reads."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.graph import ConfigErrors, build, check, fingerprint
-from fidgpt.graph.building import check_and_bind
+from fidgpt.graph import ConfigErrors, build, check
 from fidgpt.graph.formulas import make_formula
 
 from .edited import message_of
-from .parts import Outer, Part, Width, annotated
+from .parts import Outer, Part, annotated
 
 
 def mistakes(cfg: Any) -> list[str]:
@@ -103,7 +102,6 @@ class Box:
 PART = fdl.Config(Part, width=1)
 HIDING = {
     "dataclass": Box(PART),
-    "deep in a dataclass": Box([{"a": (PART,)}]),
 }
 
 
@@ -114,19 +112,6 @@ def test_parts_that_fiddle_would_not_build(value: Any) -> None:
     assert "components are not built: use a plain list" in mistakes(cfg)[0]
 
 
-def holding(
-    none: Callable[[], Part] | None = None,
-    one: Callable[[int], Part] | None = None,
-    any_of: Callable[..., Part] | None = None,
-    either: Callable[[], Part] | Callable[[int], Part] | None = None,
-    many: Sequence[Callable[[], Part]] = (),
-    named: Mapping[str, Sequence[Callable[[], Part]]] | None = None,
-    loose: Any = None,
-) -> list[Any]:
-    """Holds factories, and calls none."""
-    return [none, one, any_of, either, many, named, loose]
-
-
 def takes(*widths: int, depth: int) -> Part:
     """Makes a part of any number of widths."""
     return Part(sum(widths) + depth)
@@ -135,46 +120,6 @@ def takes(*widths: int, depth: int) -> Part:
 def named(*, width: int) -> Part:
     """May be called by name, which no Callable describes."""
     return Part(width)
-
-
-def rectangle(width: int, depth: int) -> Part:
-    """Takes two numbers."""
-    return Part(width * depth)
-
-
-BARE = fdl.Partial(Part)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"none": fdl.Partial(Part, width=Width.new())},
-        {"one": BARE},
-        {"one": fdl.Partial(named)},
-        {"either": BARE},
-        {"many": [fdl.Partial(Part, width=1)]},
-    ],
-)
-def test_what_can_be_called(arguments: dict[str, Any]) -> None:
-    cfg = fdl.Config(Outer, width=Width.new(1), child=fdl.Config(holding, **arguments))
-    check(cfg)
-    build(cfg)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"none": BARE}, "none is called without width, which Part requires."),
-        ({"many": [BARE]}, "many[0] is called without width, which Part requires."),
-        ({"one": fdl.Partial(rectangle)}, "one is called without depth, which rectangle requires."),
-        ({"none": BARE, "one": BARE}, "none is called without width, which Part requires."),
-    ],
-)  # fmt: skip
-def test_what_cannot(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        check(fdl.Config(holding, **arguments))
-    assert len(caught.value.messages) == 1
-    assert caught.value.messages[0].startswith(message)
 
 
 class Leaf:
@@ -234,42 +179,3 @@ def test_a_factory_in_two_places_is_refused_as_on_the_command_line(in_lists: boo
     cfg = fdl.Config(takes_any, both=fdl.Partial(takes_any, first=held, second=held))
     (message,) = mistakes(cfg)
     assert message.startswith("both.first and both.second hold one ArgFactory of Part, which crea")
-
-
-def remember(items: list[int] = [], *, names: Any = None, **others: Any) -> Any:  # noqa: B006
-    items.append(len(items))
-    return items, names, others
-
-
-def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> None:
-    names = {"a"}
-    cfg = fdl.Config(
-        remember, names=names, nested=[{1}, {"deep": {2}}], again=names, pair=(names, ({5},))
-    )
-    plain = fdl.Config(remember)
-    before = fingerprint(plain)
-    items, built, others = build(cfg)
-    assert (items, built) == ([0], {"a"}) and others["again"] is built
-    built.add("b")
-    others["nested"][0].add(3)
-    others["nested"][1]["deep"].add(4)
-    assert others["pair"][0] is built
-    others["pair"][1][0].add(6)
-    assert cfg.names == {"a"} and cfg.nested == [{1}, {"deep": {2}}]
-    assert cfg.pair == ({"a"}, ({5},))
-    assert build(plain)[0] == [0] and fingerprint(plain) == before
-
-
-def fill(pair: Any = ([], {"deep": [[]]}), table: Any = {"a": [1]}) -> Any:  # noqa: B006
-    for items in (pair[0], pair[1]["deep"][0], table["a"]):
-        items.append(len(items))
-    return pair, table
-
-
-def test_containers_inside_a_default_are_not_those_of_the_signature() -> None:
-    plain = fdl.Config(fill)
-    before = fingerprint(plain)
-    for _ in range(2):
-        assert build(plain) == (([0], {"deep": [[0]]}), {"a": [1, 1]})
-    check_and_bind(plain)
-    assert fingerprint(plain) == before

@@ -225,11 +225,3 @@ def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_inherited() -> 
     cfg.width = fdl.Config(Square)
     with pytest.raises(ConfigErrors, match="width is the component Square, and Outer takes int"):
         build(cfg)
-
-
-def test_too_deep_a_graph_is_an_error_of_its_own() -> None:
-    cfg: Any = fdl.Config(Outer)
-    for _ in range(1500):
-        cfg = fdl.Config(Outer, child=cfg)
-    with pytest.raises(ConfigError, match="nested too deeply"):
-        build(cfg)

@@ -10,7 +10,7 @@ from fidgpt.graph import build
 from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie, use
 
 from . import parts
-from .edited import PARTS, Holder, Settings, graph, refused, takes_function
+from .edited import PARTS, graph, refused, takes_function
 from .parts import Outer, Part, Square, Wide, Width, annotated, double, pair, scaled
 
 
@@ -35,13 +35,6 @@ class TestSet:
         assert build(cfg).child[0]().width == 16
         only_inherited = fdl.Config(pair, fdl.Config(Part, width=Width.new()), fdl.Config(Square))
         assert len(set_text(only_inherited, Width, "3")) == 1
-
-    def test_what_a_default_factory_makes_is_set_whole(self) -> None:
-        cases = ((fdl.Config(Holder), "settings.depth"), (fdl.Config(Settings), "names[0]"))
-        for cfg, path in cases:
-            message = refused(cfg, set_text, path, "3")
-            assert "is not set, so there is nothing at" in message
-            assert "Its default is in the code: set it whole" in message
 
 
 class TestRelative:

@@ -97,7 +97,7 @@ def test_a_change_of_all_layers_is_none_of_one_of_them() -> None:
     (message,) = refusals(of_depth(4, fiddlers.unroll), text)
     assert message == (
         "model.blocks: it had 1 entry when the difference was taken, but has 4 entries, so that "
-        "[0] is another: apply this difference before that change, or take it again."
+        "[0] may be another: apply this difference before that change, or take it again."
     )
 
 
@@ -110,8 +110,8 @@ class TestRemoved:
         assert len(graph.apply_patch(old, text).model.blocks) == 1
         changed = of_depth(3, fiddlers.unroll, dropout(2, 0.1), dropout(1, 0.2))
         assert refusals(changed, text) == [
-            "model.blocks[1].dropout: it was not set when the difference was taken, but is 0.2, "
-            "and would be removed: apply this difference before that change, or take it again."
+            "model.blocks[1].dropout: it was not set when the difference was taken, but is 0.2: "
+            "apply this difference before that change, or take it again."
         ]
         assert refusals(of_depth(4, fiddlers.unroll, dropout(2, 0.1)), text)[0].startswith(
             "model.blocks: it was ["
@@ -149,10 +149,6 @@ class TestItems:
         cfg = fdl.Config(Outer, width=1, child=[fdl.Config(one, 1) for one in items])
         return graph.apply_patch(cfg, text, allowed=ALLOWED).child
 
-    def test_the_only_one_of_its_kind_is_found_in_a_longer_list(self) -> None:
-        assert self.changed(Part, Square, Wide)[1].width == 7
-        assert self.changed(Wide, Square)[1].width == 7
-
     @pytest.mark.parametrize(
         ("items", "message"),
         [
@@ -168,7 +164,5 @@ class TestItems:
     def test_plain_items_too(self) -> None:
         old = fdl.Config(Outer, child=["a", "b"])
         text = patch(old, lambda cfg: cfg.child.__setitem__(0, "c"))
-        longer = fdl.Config(Outer, child=["a", "b", "d"])
-        assert graph.apply_patch(longer, text, allowed=ALLOWED).child == ["c", "b", "d"]
         twice = fdl.Config(Outer, child=["a", "b", "a"])
         assert refusals(twice, text)[0].startswith("child: it had 2 entries when")

@@ -5,10 +5,10 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, check
+from fidgpt.graph import ConfigError, bind, build
 from fidgpt.graph.formulas import make_formula
 
-from .parts import Depth, Outer, Part, Width, annotated, double, pair, scaled
+from .parts import Depth, Outer, Part, Width, double, pair, scaled
 
 
 def graph(text: str, **others: Any) -> fdl.Config[Outer]:
@@ -56,25 +56,6 @@ def test_a_formula_is_inherited_and_inherits() -> None:
     assert (built.child.width, built.child.child.width) == (50, 50)
     assert type(built.child.child.width) is int
     assert built.other()[0].width == 100
-
-
-def test_a_result_of_a_result_is_checked_too() -> None:
-    cfg = graph("{depth} / 2")
-    cfg.depth = make_formula(cfg, "{width} / 20")
-    with pytest.raises(ConfigError, match="^child.width: {depth} / 2 is 2.5"):
-        check(bind(cfg))
-    flag = fdl.Config(annotated)
-    flag.flag = make_formula(flag, "{whole}")
-    with pytest.raises(ConfigError, match="takes bool"):
-        check(bind(flag))
-
-
-@pytest.mark.parametrize("text", ["{{depth}}", "{ { depth } } * 2", "2 * {{@Width}}"])
-def test_doubled_braces_are_told_to_be_single(text: str) -> None:
-    """As templates and Python's format strings write them, in a file of overrides too."""
-    name = "@Width" if "@" in text else "depth"
-    with pytest.raises(ConfigError, match=rf"written in single braces: \{{{name}\}}, not \{{"):
-        graph(text)
 
 
 def test_a_circle_through_a_computed_number_is_an_error_without_internals() -> None:

@@ -133,7 +133,7 @@ def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
     ("number", "message"),
     [
         *(("NaN", 'write {"float": "nan"}'), ("-Infinity", '"-inf"')),
-        *(("1e999", "is too large"), ("1e-999", "is too small")),
+        *(("1e999", "is too large"),),
         ('1, "first": 2', "has 'first' twice"),
     ],
 )

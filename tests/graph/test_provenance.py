@@ -120,7 +120,6 @@ class TestText:
         for value in range(50):
             cfg.width = value
         text = why_text(cfg, "width")
-        assert "and 46 earlier assignments" in text
         assert len(text.splitlines()) <= 15
 
 

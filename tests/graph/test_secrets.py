@@ -112,16 +112,6 @@ def test_the_longest_secret_is_replaced_first(monkeypatch: pytest.MonkeyPatch) -
     assert redacted(f"a {VALUE}-and-more {VALUE}") == f"a ${{secret:LAB_LONG}} {REFERENCE}"
 
 
-def test_short_secrets_are_replaced_only_as_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_ONE", "abc")
-    monkeypatch.setenv("LAB_TWO", "2048")
-    one, two = "${secret:LAB_ONE}", "${secret:LAB_TWO}"
-    build(fdl.Config(Service, key=one, more=two))
-    text = "step 2048 of abc: 'abc' and key=2048 at https://me:abc@host, abcd='abcd'"
-    shown = f"step 2048 of abc: '{one}' and key={two} at https://me:{one}@host, abcd='abcd'"
-    assert redacted(text) == shown
-
-
 @pytest.mark.parametrize("wrong", ["${secret:}", "${secret:A,d}", "x${secret:A"])
 def test_what_names_no_variable_is_refused(wrong: str) -> None:
     with pytest.raises(ConfigError, match="does not name an environment variable: write"):

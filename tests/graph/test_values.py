@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -11,14 +11,6 @@ from fidgpt.graph import read_value
 
 from .edited import message_of
 from .parts import Color, Square
-
-
-class Sizes(TypedDict):
-    """A dict whose keys are known."""
-
-    x: int
-    y: NotRequired[str]
-
 
 READ = [
     ("-1", int, -1),
@@ -42,18 +34,15 @@ READ = [
     ("{'a': 1}", dict[str, float], {"a": 1.0}),
     ("BLUE", Color | None, Color.BLUE),
     ("RED,'BLUE'", list[Color] | None, [Color.RED, Color.BLUE]),
-    ("{a: RED, 'b, c': Color.BLUE}", dict[str, Color], {"a": Color.RED, "b, c": Color.BLUE}),
+    ("{a: RED, 'b, c': BLUE}", dict[str, Color], {"a": Color.RED, "b, c": Color.BLUE}),
     ("{RED: 1}", dict[Color, float], {Color.RED: 1.0}),
     ("[bfloat16, torch.half]", Sequence[torch.dtype], [torch.bfloat16, torch.half]),
     ("[a/b.txt, 'c d']", list[pathlib.Path], [pathlib.Path("a/b.txt"), pathlib.Path("c d")]),
-    ("{x: 1e1, y: z}", Sizes, {"x": 10, "y": "z"}),
     ("'a b'", pathlib.Path, pathlib.Path("a b")),
     ("a.b", Any, "a.b"),
     ("os.system('ls')", Any, "os.system('ls')"),
     ("torch.float32", torch.dtype, torch.float32),
     ("cuda:1", torch.device | None, torch.device("cuda", 1)),
-    ("Color.BLUE", Color, Color.BLUE),
-    (f"{Color.__module__}.Color.BLUE", Color, Color.BLUE),
 ]
 
 REFUSED = [
@@ -69,7 +58,6 @@ REFUSED = [
     ("Square", Square | None),
     ("RED", list[Color]),
     ("[RED, GREEN]", list[Color]),
-    ("{x: 1, z: 2}", Sizes),
     ("[Square(2)]", list[Any]),
     ("", pathlib.Path),
     ("__import__('os').system('ls')", int),

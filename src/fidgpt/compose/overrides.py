@@ -113,10 +113,7 @@ class _Reader:
             return
         entries = _entries(root)
         if "format" in entries:  # as in what --print=yaml writes
-            what, kind = "whole config: read", "config_file"
-            if entries["format"][1].value == "fidgpt.patch":
-                what, kind = "patch: apply", "patch"
-            self._fail(f"this is a {what} it with {kind}:{self._file}", root)
+            self._fail("this is a whole config, for config_file:, or a patch, for patch:", root)
             return
         file, lines = self._file, self._lines
         for node in _items(entries["include"][1]) if "include" in entries else ():

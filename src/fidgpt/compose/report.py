@@ -1,7 +1,6 @@
 """Reports on a composition: what its directives changed, and all that a user may not have meant."""
 
 import contextlib
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -15,8 +14,6 @@ from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.provenance import places_of
-
-_LONGEST = 1000  # entries of a list in which a slice is looked for
 
 
 @contextlib.contextmanager
@@ -112,18 +109,17 @@ def num_places(composition: Composition, edits: Iterable[Edit]) -> int:
 def reaching_out(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive that changes places outside of the path written in it.
 
-    So it does where the path leads into a node that other places share.
+    So it does where the path leads into a node that other places share; a selector of many
+    parameters may have meant them.
     """
     for effect in composition.effects:
         kind, rest = split_directive(effect.meant)
         if effect.rerun is not None or "PATH" not in effect.kind.syntax.partition("=")[0]:
             continue
         written = split_assignment(rest)[0] if assigns(kind) else rest.strip()
-        pattern = _pattern_of(written)
-        for edit in effect.edits:
+        for edit in effect.edits if {*written}.isdisjoint("*:@") else ():
             places = _places(composition, edit.path)
-            outside = [one for one in places[1:] if not pattern.fullmatch(one)]
-            if outside and "@" not in written and not written.startswith(":"):
+            if outside := places[1:]:
                 yield (
                     f"{effect.named} also changes "
                     f"{listed(outside, most=2)}: {len(places)} places share one component. "
@@ -149,17 +145,3 @@ def _shared_at(composition: Composition, path: str) -> str:
             return ref.path
         ref = ref.above
     return path
-
-
-def _pattern_of(selector: str) -> re.Pattern[str]:
-    """Return a pattern of the paths that a selector names."""
-
-    def indices(match: re.Match[str]) -> str:
-        bounds = match[1].replace("\\", "")
-        if "-" in bounds or bounds == "*":  # counted from an end that is not known here
-            return r"\[[^]]*\]"
-        chosen = slice(*(int(number) if number else None for number in bounds.split(":")))
-        return rf"\[(?:{'|'.join(map(str, range(*chosen.indices(_LONGEST))))})\]"
-
-    text = re.escape(selector).replace(r"\*\*\.", r"(?:.*\.)?").replace(r"\*\*", ".*")
-    return re.compile(re.sub(r"\\\[(\\\*|[\d\\-]*:[\d\\:-]*)\\\]", indices, text))

@@ -15,8 +15,8 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.sources import RESUMED, is_url
-from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
-from fidgpt.graph.codegen import shortest
+from fidgpt.graph import ConfigError, diff_text, parts, suggest
+from fidgpt.graph.codec import shortest
 from fidgpt.graph.errors import at
 from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
@@ -171,14 +171,7 @@ def command_for(
     if start and not registry.is_base(start[0]):
         start = [f"config:{registry.DEFAULT_CONFIG}", *start]
     result = _reproduced(cfg, start, catalogue)
-    text = f"{train_command(result.directives, allowed=allowed)}\n{_rest(result)}"
-    if result.is_same or not directives:
-        return text
-    if fingerprint(compose(directives, catalogue).config) == fingerprint(cfg):
-        text += (
-            f"# The command as given makes it:\n#   {train_command(directives, allowed=allowed)}\n"
-        )
-    return text
+    return f"{train_command(result.directives, allowed=allowed)}\n{_rest(result)}"
 
 
 def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:

@@ -66,10 +66,8 @@ class _Schema:
         for kind, one in DIRECTIVES.items():
             if one.role != "file":
                 found[kind] = _NAMES | {"description": f"{one.help}: {kind}:{one.syntax}"}
-        for kind, names in (
-            ("config", self._catalogue.configs),
-            ("fiddler", self._catalogue.fiddlers),
-        ):
+        names_of = {"config": self._catalogue.configs, "fiddler": self._catalogue.fiddlers}
+        for kind, names in names_of.items():
             named = {"anyOf": [{"enum": sorted(names)}, {"type": ["string", "object"]}]}
             lists = {"type": "array", "items": named}
             found[kind] |= {"anyOf": [*named["anyOf"], lists]}
@@ -91,12 +89,7 @@ class _Schema:
                 if text := docs.parameters.get(key):
                     properties[key]["description"] = " ".join(text.split())
         is_open = any(one.kind in fiddle.VARIADIC for one in fiddle.parameters_of(part).values())
-        return {
-            "type": "object",
-            "properties": properties,
-            "patternProperties": {_PATHS: {}},
-            "additionalProperties": is_open,
-        }
+        return _object(properties, is_open=is_open)
 
     def _value(self, value: Any, hint: Any) -> Schema:
         """Return the schema of what may be set where a value is."""
@@ -112,15 +105,8 @@ class _Schema:
             inside = {
                 key: self._value(v, hints.element_hint(hint, key)) for key, v in value.items()
             }
-            allowed = [
-                {
-                    "type": "object",
-                    "properties": inside,
-                    "patternProperties": {_PATHS: {}},
-                    "additionalProperties": False,
-                },
-                *(one for one in allowed if one.get("type") != "object"),
-            ]
+            others = (one for one in allowed if one.get("type") != "object")
+            allowed = [_object(inside), *others]
         schema: Schema = {"anyOf": allowed} if allowed and {} not in allowed else {}
         if type(value) in (int, float, str, bool) and value == value:
             schema["default"] = value
@@ -179,6 +165,15 @@ class _Schema:
 
     def _names_that_fit(self, hint: Any) -> list[str]:
         return fitting(hint, self._components)
+
+
+def _object(properties: Schema, *, is_open: bool = False) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "patternProperties": {_PATHS: {}},
+        "additionalProperties": is_open,
+    }
 
 
 def _one_of(names: list[str]) -> Schema:

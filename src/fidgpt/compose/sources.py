@@ -17,11 +17,7 @@ _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
 
 class UnreadableFile(ConfigError):
-    """A file cannot be read; `reason` is why, as a sentence without its name."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"{name} cannot be read: {reason}")
-        self.reason = reason
+    """A file cannot be read."""
 
 
 def is_url(name: str) -> bool:
@@ -60,21 +56,9 @@ def read_text(name: str) -> tuple[str, str]:
         elif isinstance(error, FileNotFoundError):  # some storage gives no more than its name
             reason = "No such file or directory"
         else:
-            reason = getattr(error, "strerror", None) or f"{error!s:.200}"
-            reason = (reason.splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise UnreadableFile(name, f"{reason}.") from error
+            reason = getattr(error, "strerror", None) or f"{error!s:.200}" or type(error).__name__
+        raise UnreadableFile(f"{name} cannot be read: {reason}.") from error
     return name if is_url(name) else os.path.expanduser(name), text
-
-
-def _exists(name: str) -> bool:
-    """Return whether a file is there, a broken link too; False if storage cannot be asked."""
-    if not is_url(name):
-        return os.path.lexists(name)
-    try:
-        files, path = _located(name)
-        return files.exists(path)
-    except Exception:  # as above
-        return False
 
 
 def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
@@ -108,13 +92,15 @@ def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     """Return the graph of a run with its history; one that cannot be read is left out."""
     folder, _, name = file.rpartition("/")
     beside = f"{file.removesuffix(name)}provenance.json"
-    if name == "config.json" and _exists(beside):
-        try:
-            named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
-            restore_provenance(cfg, read_text(beside)[1], source=named)
-        except ConfigError as error:
-            reason = error.reason if isinstance(error, UnreadableFile) else error
-            _print_once(f"{beside} is ignored: {reason}")
+    if name != "config.json":
+        return cfg
+    try:
+        named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
+        restore_provenance(cfg, read_text(beside)[1], source=named)
+    except UnreadableFile:  # there may be none
+        pass
+    except ConfigError as error:
+        _print_once(f"{beside} is ignored: {error}")
     return cfg
 
 

@@ -1,8 +1,6 @@
 """From a graph to the objects that it describes: check, bind, build."""
 
-import collections
 import contextlib
-import copy
 import inspect
 import re
 import sys
@@ -15,16 +13,14 @@ from typing import Any, TypeVar, overload
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import binding, checking, fiddle, hints
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.errors import ConfigError, raise_all
+from fidgpt.graph import binding, checking, fiddle, formulas, hints
+from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
 Constraint = Callable[[Any], None]
 _Values = Mapping[Any, Any]
-_CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _MAX_LINES = 5  # of a message of a constructor
 
 
@@ -122,20 +118,17 @@ def build(
       ConfigError: the graph is wrong, or a constructor raised an exception of any kind.
     """
     bound, found, errors = _bound(root, constraints)
-    failure: ConfigError | None = None
+    if errors:
+        raise ConfigErrors([*errors, *constructor_errors(found, errors)])
     plain = bound
-    if not errors:
-        try:
-            return _built(plain := _plain(bound), dict(within or {}))
-        except RecursionError as error:
-            failure = ConfigError("the graph is nested too deeply for fdl.build.")
-            failure.__cause__ = error
-        except Exception as error:  # a division by head_dim=0 is the user's mistake too
-            part, cause = fiddle.failed_call(error)
-            calls = nodes(plain) if plain is not bound else found
-            failure = rejection(next((one for one in calls if one.value is part), found[0]), cause)
-    raise_all([*errors, *constructor_errors(found, errors)])
-    raise failure or AssertionError("raise_all raises the errors")
+    try:
+        return _built(plain := _plain(bound), dict(within or {}))
+    except Exception as error:  # a division by head_dim=0 is the user's mistake too
+        part, cause = fiddle.failed_call(error)
+        calls = nodes(plain) if plain is not bound else found
+        failure = rejection(next((one for one in calls if one.value is part), found[0]), cause)
+    raise_all(constructor_errors(found))
+    raise failure
 
 
 def _built(root: Any, within: dict[str, AbstractContextManager[object]]) -> Any:
@@ -164,55 +157,14 @@ def _bound(
     errors, bound = checking.node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
-        errors = checking.inherited_errors(copies, resolved)
+        errors = checking.node_errors(copies)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
 def _plain(bound: Any) -> Any:
-    """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
-
-    `fdl.build` copies lists and dicts, but neither sets nor defaults, which whoever gets them could
-    change: those of the config, and of all later calls.
-    """
+    """A bound graph that `fdl.build` builds as it is, with secrets."""
     root = with_secrets_revealed(bound)
-    if any(_lent(node.value) for node in nodes(root)):
-        root, copies = clone(root) if root is bound else root, dict[int, Any]()
-        for node in nodes(root):
-            items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
-            for key, value in _lent(node.value).items():
-                items[key] = _owned(value, copies)
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
-
-
-def _lent(value: Any) -> dict[Any, Any]:
-    """The containers in a node that `fdl.build` would pass on themselves, by key."""
-    if not IS_PART[type(value)]:
-        items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
-        return {key: one for key, one in items if _is_passed_on(one)}
-    held = fiddle.raw_arguments(value)
-    return {
-        key: one
-        for key, one in fiddle.all_arguments(value).items()
-        if _is_passed_on(one, is_default=key not in held)
-    }
-
-
-def _owned(value: Any, copies: dict[int, Any]) -> Any:
-    """A copy of a container and of those in it, one for all its uses; of a tuple, another one."""
-    if type(value) is tuple:
-        return tuple(_owned(one, copies) for one in value)
-    if isinstance(value, _CONTAINERS) and id(value) not in copies:
-        copies[id(value)] = mine = copy.copy(value)
-        if isinstance(mine, dict | list):
-            for key, one in [*mine.items()] if isinstance(mine, dict) else enumerate(mine):
-                mine[key] = _owned(one, copies)
-    return copies.get(id(value), value)
-
-
-def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
-    if type(value) is tuple:
-        return any(_is_passed_on(one, is_default=is_default) for one in value)
-    return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
@@ -315,17 +267,14 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     """
 
     def built(item: Any) -> Any:
-        if id(item) in made:
-            return made[id(item)]
-        return copy.copy(item) if _is_passed_on(item) else revealed(item)
+        return made[id(item)] if id(item) in made else revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    defaults = {key: _owned(one, {}) for key, one in _lent(value).items()}
-    arguments = {**defaults, **fiddle.raw_arguments(value), **others}
+    arguments = {**fiddle.raw_arguments(value), **others}
     built_arguments = {key: built(item) for key, item in arguments.items()}
     return fiddle.call(value, built_arguments, directly=directly)
 
@@ -353,7 +302,7 @@ def rejection(node: Node, error: Exception) -> ConfigError:
         message = f"{type(error).__name__}: {message}".rstrip(": ")
     path, part = node.path, node.value
     called = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
-    for step, value in children(part):
+    for step, value in _held(part):
         if not isinstance(value, fdl.Partial):
             continue
         function = fdl.get_callable(value)
@@ -361,13 +310,22 @@ def rejection(node: Node, error: Exception) -> ConfigError:
         is_refused = message.startswith(f"{getattr(call, '__qualname__', None)}() ")  # by Python
         if is_refused or getattr(call, "__code__", None) in called:
             path, part = join(path, step), value  # which the constructor called
+    sources = _shown_paths(message, part, path)
     rejected = ConfigError(
         f"{path or 'the root'} ({title(part)}): {message or 'invalid arguments'}",
         place=path,
-        sources=_shown_paths(message, part, path),
+        sources=[path, *formulas.inputs_of(part, path)] if formulas.is_formula(part) else sources,
     )
     rejected.__cause__ = error
     return rejected
+
+
+def _held(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a node holds, in lists and dicts too."""
+    for step, held in children(value):
+        yield step, held
+        if IS_NODE[type(held)] and not IS_PART[type(held)]:
+            yield from ((f"{step}{inner}", one) for inner, one in _held(held))
 
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:

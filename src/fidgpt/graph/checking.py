@@ -1,6 +1,5 @@
 """Checks of a whole graph before anything is built."""
 
-import ast
 import collections
 import collections.abc
 import dataclasses
@@ -13,9 +12,9 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import fiddle, hints
-from fidgpt.graph.binding import Resolved, unset_parameters
+from fidgpt.graph.binding import unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.formulas import means_formula, wrong_formulas
+from fidgpt.graph.formulas import means_formula
 from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
@@ -38,16 +37,7 @@ def check(root: Any) -> Any:
 
 def node_errors(found: list[Node]) -> list[ConfigError]:
     """Return what is wrong with the nodes of a graph, without binding it."""
-    return [error for node in found for error in _errors(node)] + list(wrong_formulas(found))
-
-
-def inherited_errors(found: list[Node], resolved: Resolved) -> list[ConfigError]:
-    """Return what is wrong with a bound graph that had no errors before: what it inherited."""
-    if resolved.adds_nodes:
-        return node_errors(found)
-    inherited = resolved.inherited
-    paths = {one.node.path for one in inherited if is_wrong(one.part, one.key, one.binding.value)}
-    return [one for node in found if paths and node.path in paths for one in _type_errors(node)]
+    return [error for node in found for error in _errors(node)]
 
 
 def _errors(node: Node) -> Iterator[ConfigError]:
@@ -55,7 +45,8 @@ def _errors(node: Node) -> Iterator[ConfigError]:
     if IS_PART[type(value)]:
         if isinstance(value, fdl.ArgFactory):
             yield from _outside_a_factory(node)
-        yield from _wrong_calls(node) if isinstance(value, fdl.Partial) else _missing(node)
+        if not isinstance(value, fdl.Partial):
+            yield from _missing(node)
         yield from _type_errors(node)
     elif fiddle.kind_of(value) not in (list, tuple, dict) and not hasattr(value, "_fields"):
         yield from _not_built(node.path, value)
@@ -78,61 +69,11 @@ def _missing(node: Node) -> Iterator[ConfigError]:
             yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
 
 
-def _wrong_calls(node: Node) -> Iterator[ConfigError]:
-    """Yield what is missing in the calls that the annotations of a Partial's holders promise.
-
-    `Callable[[], Block]` calls without arguments; `Callable[..., Block]` leaves that open, and so
-    does what is no Callable.
-    """
-    for parent, step in node.parents:
-        members = [one for _, hint in _holders(parent, step) for one in hints.members_of(hint)]
-        fitting = [one for one in members if hints.fits(node.value, one)]
-        missing = [_missing_in_call(node.value, one) for one in fitting]
-        if missing and all(missing):
-            path = join(parent.path, step)
-            yield ConfigError(
-                f"{path} is called without {', '.join(missing[0])}, which "
-                f"{title(node.value)} requires.",
-                place=path,
-            )
-
-
-def _holders(parent: Node, step: str) -> list[tuple[Any, Any]]:
-    """Return the part that holds a place, or the parts around it, with the annotation there.
-
-    They are several where a list that holds it is shared; it is the root where no part does.
-    """
-    key = step[1:] if step.startswith(".") else ast.literal_eval(step[1:-1])
-    if isinstance(parent.value, fdl.Buildable) or not parent.parents:
-        is_part = isinstance(parent.value, fdl.Buildable)
-        return [(parent.value, hints.hint_of(parent.value, key) if is_part else Any)]
-    return [
-        (part, hints.element_hint(hint, key))
-        for above, inner in parent.parents
-        for part, hint in _holders(above, inner)
-    ]
-
-
-def _missing_in_call(part: fdl.Buildable, hint: Any) -> list[str]:
-    """Return the required parameters that are missing where a node is called as annotated."""
-    passed = typing.get_args(hint)[:1]
-    if typing.get_origin(hint) is not collections.abc.Callable or not isinstance(passed[0], list):
-        return []
-    known = {**fiddle.set_arguments(part), **unset_parameters(part)}
-    names = [key for key in known if isinstance(key, str)]
-    positional = [None] * (len(known) - len(names) + len(passed[0]))
-    signature = fiddle.signature_of(part)
-    try:
-        bound = signature.bind_partial(*positional, **dict.fromkeys(names))
-    except TypeError:  # some of them are passed by name, which no annotation names
-        return []
-    return [
-        name
-        for name, one in signature.parameters.items()
-        if name not in bound.arguments
-        and one.default is one.empty
-        and one.kind not in fiddle.VARIADIC
-    ]
+def _parts_around(node: Node) -> list[Any]:
+    """Return what a node is if it is a part, else the parts that hold it, or else the root."""
+    if isinstance(node.value, fdl.Buildable) or not node.parents:
+        return [node.value]
+    return [part for above, _ in node.parents for part in _parts_around(above)]
 
 
 def is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
@@ -169,8 +110,7 @@ def _wrong_items(path: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, A
     if not isinstance(value, list | tuple | dict):
         return
     origins = [typing.get_origin(one) or one for one in hints.members_of(hint)]
-    classes = [dict if typing.is_typeddict(one) else one for one in origins]
-    if not any(inspect.isclass(one) and isinstance(value, one) for one in classes):
+    if not any(inspect.isclass(one) and isinstance(value, one) for one in origins):
         return
     is_dict = isinstance(value, dict)
     if is_dict and not all(hints.fits(key, hints.key_hint(hint)) for key in value):
@@ -188,7 +128,7 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
         )
     num_calls = 0
     for parent, step in node.parents:
-        parts = [part for part, _ in _holders(parent, step)]
+        parts = _parts_around(parent)
         num_calls += sum(isinstance(part, fdl.Partial | fdl.ArgFactory) for part in parts)
         if num_calls > 1:
             both = " and ".join((node if len(node.parents) > 1 else parent).paths[:2])
@@ -209,20 +149,13 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
 
 def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
     """Yield the error of a container that Fiddle does not look into, if it holds nodes."""
-    left, seen = [value], set()
-    while left:
-        one = left.pop()
-        if isinstance(one, fdl.Buildable):
-            yield ConfigError(
-                f"{path or 'the root'} is of type {type(value).__name__}, in which components are "
-                "not built: use a plain list, tuple or dict, or make it a fdl.Config too.",
-                place=path,
-            )
-            return
-        if id(one) in seen:  # it holds itself
-            continue
-        seen.add(id(one))
-        if dataclasses.is_dataclass(one) and not isinstance(one, type):
-            left += [getattr(one, field.name, None) for field in dataclasses.fields(one)]
-        elif isinstance(one, _HOLDERS):
-            left += one.values() if isinstance(one, Mapping) else one
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        held: Any = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    else:
+        held = getattr(value, "values", lambda: value)() if isinstance(value, _HOLDERS) else ()
+    if any(isinstance(one, fdl.Buildable) for one in held):
+        yield ConfigError(
+            f"{path or 'the root'} is of type {type(value).__name__}, in which components are "
+            "not built: use a plain list, tuple or dict, or make it a fdl.Config too.",
+            place=path,
+        )

@@ -12,7 +12,6 @@ from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
 
 B = TypeVar("B", bound=fdl.Buildable)
-_MOST_COPIES = 100_000
 
 
 @gc_paused()
@@ -44,13 +43,12 @@ def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, A
     """
     copies = {id(value): value for value in kept}
     used: set[int] = set()
-    more = iter(range(_MOST_COPIES))  # of a list of one list twice, of one list twice, ...
 
     def take(value: Any) -> Any:  # the copy for one more place; a list or dict is copied for each
         me = id(value)
         if IS_PART[type(value)] or me not in copies:
             return copies.get(me, value)
-        if me in used and next(more, None) is not None:
+        if me in used:
             return _with_children(value, take)
         used.add(me)
         return copies[me]

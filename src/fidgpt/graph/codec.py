@@ -1,10 +1,10 @@
 """Values and callables as JSON, and back."""
 
+import builtins
 import dataclasses
 import enum
 import functools
 import importlib
-import importlib.util
 import inspect
 import math
 import pathlib
@@ -26,8 +26,6 @@ PACKAGES = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags",
 # Of other packages only these: what a graph itself needs, and what reads a model's weights.
 SINGLE = ("graph:formula", "interop:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
-
-_MOST_RENAMES = 100  # one after the other
 
 Find = Callable[[str], Any]  # returns the class or function of a name
 Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
@@ -60,7 +58,7 @@ def migrated(
       is_value: whether they are values; those of removed parameters must be what is built now.
 
     Raises:
-      ConfigError: a removed parameter had another value, or a renamed one has both names.
+      ConfigError: a removed parameter had another value.
     """
     new_names, removed = renamed(function), declared(function, "REMOVED")
     if not (new_names or removed):
@@ -69,11 +67,8 @@ def migrated(
     changes: list[str] = []
     for name, value in written.items():
         if name in new_names and name not in names:
-            new = new_names[name]
-            if new in written:
-                raise ConfigError(f"it has both {new} and {name}, the old name: delete one.")
-            found[new] = value
-            changes.append(f"{name} was renamed to {new}")
+            found[new_names[name]] = value
+            changes.append(f"{name} was renamed to {new_names[name]}")
         elif name in removed and name not in names:
             kept = removed[name]
             if is_value and (type(value) is not type(kept) or value != kept):
@@ -127,6 +122,17 @@ def home_of(thing: Any) -> str:
     return module
 
 
+def shortest(module: str, head: str) -> str:
+    """Return the outermost package that has the very object that a module calls `head`."""
+    thing = vars(sys.modules.get(module, builtins)).get(head)
+    steps = module.split(".")
+    for end in range(1, len(steps)):
+        outer = ".".join(steps[:end])
+        if vars(sys.modules.get(outer, builtins)).get(head) is thing:
+            return outer
+    return module
+
+
 def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     """Return the class or function of a name, if a file may refer to it.
 
@@ -152,12 +158,9 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         raise ConfigError(
             f"{name!r:.80} is refused: torch has no module or optimizer of that name."
         )
-    is_known = top in (*sys.stdlib_module_names, "fidgpt", "torch")
-    is_own = top.isidentifier() and len(top) < 40 and not is_known
-    how = f" allow: --allow={top}" if is_own else " --allow"
     raise ConfigError(
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        f"torch.nn, optimizers of torch.optim, and packages that you{how}."
+        f"torch.nn, optimizers of torch.optim, and packages that you allow: --allow=PACKAGE"
     )
 
 
@@ -182,11 +185,10 @@ def _exported(name: str, package: str, qualname: str) -> Any:
 
 def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -> Any:
     try:
-        module, qualname = _todays(module, qualname)
         found: Any = importlib.import_module(module)
     except Exception as error:  # whatever the user's own package raises
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
-    for part in qualname.split("."):
+    for part in renamed(found).get(qualname, qualname).split("."):
         known = [one for one in getattr(found, "__dict__", ()) if one[:1] != "_"]
         found = getattr(found, part, None)
         if found is None or isinstance(found, types.ModuleType):
@@ -199,43 +201,6 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         raise ConfigError(
             f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
         )
-    return found
-
-
-def _todays(module: str, qualname: str) -> tuple[str, str]:
-    """Return the module and name that a class, or the module, of a user's package has today.
-
-    A module, or a package around it, declares `RENAMED`: names below itself with their successors,
-    which are below it too, or full names.
-    """
-    was = full = f"{module}.{qualname}"
-    for _ in range(_MOST_RENAMES):
-        before = full
-        for owner in _modules_of(full):
-            for old, new in renamed(sys.modules[owner]).items():
-                is_full = new.partition(".")[0] == owner.partition(".")[0]
-                old, new = f"{owner}.{old}", new if is_full else f"{owner}.{new}"
-                if _is_within(full, (old,)) and not _is_within(full, (new,)):
-                    full = new + full.removeprefix(old)
-        if full == before:
-            break
-    if full == was:
-        return module, qualname
-    holder = _modules_of(full)[-1]
-    return holder, full.removeprefix(f"{holder}.")
-
-
-def _modules_of(full: str) -> list[str]:
-    """Import the packages and the module of a dotted name, outermost first; return their names."""
-    found: list[str] = []
-    for part in full.split("."):
-        name = ".".join([*found[-1:], part])
-        if name not in sys.modules:
-            is_inside = not found or hasattr(sys.modules[found[-1]], "__path__")
-            if not is_inside or importlib.util.find_spec(name) is None:
-                break
-            importlib.import_module(name)
-        found.append(name)
     return found
 
 
@@ -346,7 +311,7 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
         case [("dict", dict(items))]:
             return {key: decode(item, find, refer) for key, item in items.items()}
         case [("items", list(pairs))]:
-            return _from_pairs(pairs, find, refer)
+            return {decode(key, find): decode(item, find, refer) for key, item in pairs}
         case [("float", "inf" | "-inf" | "nan" as text)]:
             return float(text)
         case [("path", str(text))]:
@@ -359,33 +324,13 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
                 raise ConfigError(f"{name!r:.80} is not a dataclass; only those may be made.")
             return found(**{key: decode(item, find) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
-            return _member(name, member, find)
+            found = find(name)
+            if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
+                raise ConfigError(f"{name!r:.80} is not an enum.")
+            return found[member]
         case [("dtype" | "device" as kind, str(text))]:
             return _torch_value(kind, text)
     raise ConfigError(f"{value!r:.80} is not a known kind of value.")
-
-
-def _from_pairs(pairs: list[Any], find: Find, refer: Refer) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
-    for pair in pairs:
-        if not isinstance(pair, list) or len(pair) != 2:
-            raise ConfigError(f"{pair!r:.80} is not a pair of key and value.")
-        key = decode(pair[0], find)
-        if isinstance(key, list | dict):
-            raise ConfigError(f"{key!r:.80} cannot be the key of a dict.")
-        if key in found:
-            raise ConfigError(f"it has {key!r:.60} twice in one mapping: remove one of them.")
-        found[key] = decode(pair[1], find, refer)
-    return found
-
-
-def _member(name: str, member: str, find: Find) -> enum.Enum:
-    found = find(name)
-    if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
-        raise ConfigError(f"{name!r:.80} is not an enum.")
-    if member in found.__members__:
-        return found[member]
-    raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
 
 
 def _torch_value(kind: str, text: str) -> Any:

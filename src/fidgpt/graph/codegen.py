@@ -1,7 +1,6 @@
 """The graph as a Python program."""
 
 import builtins
-import itertools
 import keyword
 import re
 import sys
@@ -16,19 +15,14 @@ from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at
 
 _WIDTH = 100
-_DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
 
 
 class _Code(NamedTuple):
-    """An expression: plain text, or items between two brackets, each with the text before it.
-
-    Of the literal of a text, `quotes` is that text.
-    """
+    """An expression: plain text, or items between two brackets, each with the text before it."""
 
     head: str
     items: Sequence[tuple[str, "_Code"]] = ()
     tail: str = ""
-    quotes: str = ""
 
     @property
     def text(self) -> str:
@@ -38,46 +32,23 @@ class _Code(NamedTuple):
         return f"{self.head}{inside}{comma}{self.tail}"
 
     def lines(self, *, before: str, after: str = "", indent: int = 1) -> Iterator[str]:
-        """Yield the expression on one line if it fits, else with a line for each item.
-
-        A long literal is divided between words.
-        """
+        """Yield the expression on one line if it fits, else with a line for each item."""
         margin = "    " * indent
         whole = margin + before + self.text + after
-        inside = self._inside(indent + 1) if len(whole) > _WIDTH else []
-        if not inside:
+        if len(whole) <= _WIDTH or not self.items:
             yield whole
             return
-        yield margin + before + (self.head if self.items else "(")
-        yield from inside
-        yield margin + (self.tail or ")") + after
-
-    def _inside(self, indent: int) -> list[str]:
-        """Return lines of items, or those of a literal if it has several."""
-        if self.items:
-            lines = (item.lines(before=n, after=",", indent=indent) for n, item in self.items)
-            return [*itertools.chain.from_iterable(lines)]
-        margin = "    " * indent
-        pieces = [margin + piece for piece in _pieces(self.quotes, _WIDTH - len(margin))]
-        return pieces if len(pieces) > 1 else []
+        yield margin + before + self.head
+        for name, item in self.items:
+            yield from item.lines(before=name, after=",", indent=indent + 1)
+        yield margin + self.tail + after
 
 
 def _quoted(text: str) -> _Code:
     """Return a text as a literal, in double quotes unless it holds more of these than of single."""
     quote, other = ("'", '"') if text.count('"') > text.count("'") else ('"', "'")
     inside = f"\\{quote}".join(repr(other + part)[2:-1] for part in text.split(quote))
-    return _Code(f"{quote}{inside}{quote}", quotes=text)
-
-
-def _pieces(text: str, width: int) -> Iterator[str]:
-    """Yield literals that together are a text, each of as many words as fit."""
-    line = ""
-    for word in re.split("(?<= )", text):
-        if line and len(_quoted(line + word).text) > width:
-            yield _quoted(line).text
-            line = ""
-        line += word
-    yield _quoted(line).text
+    return _Code(f"{quote}{inside}{quote}")
 
 
 class _Imports:
@@ -95,7 +66,7 @@ class _Imports:
         """
         name = thing if isinstance(thing, str) else codec.name_of(thing)
         module, _, qualname = name.partition(":")
-        module = shortest(module, qualname.partition(".")[0])
+        module = codec.shortest(module, qualname.partition(".")[0])
         return qualname if module == "builtins" else f"{self.module(module)}.{qualname}"
 
     def module(self, module: str) -> str:
@@ -137,17 +108,6 @@ def _as_name(step: str) -> str:
     return f"part_{name}" if name[0].isdigit() else name
 
 
-def shortest(module: str, head: str) -> str:
-    """Return the outermost package that has the very object that a module calls `head`."""
-    thing = vars(sys.modules.get(module, builtins)).get(head)
-    steps = module.split(".")
-    for end in range(1, len(steps)):
-        outer = ".".join(steps[:end])
-        if vars(sys.modules.get(outer, builtins)).get(head) is thing:
-            return outer
-    return module
-
-
 def python(root: fdl.Buildable, *, name: str = "config") -> str:
     """Return a module with a function `name` that returns the graph, unbound as it is.
 
@@ -168,7 +128,6 @@ class _Writer:
         self._imports.variable(name)
         self._graph = BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
-        self._height: dict[int, int] = {}
 
     def module(self, root: fdl.Buildable) -> Iterator[str]:
         body: list[str] = []
@@ -180,11 +139,10 @@ class _Writer:
                 code = self._expression(value)
             if value is root:
                 body += code.lines(before="return ")
-            elif self._is_variable(node):
+            elif len(node.parents) > 1:
                 variable = self._imports.variable(node.path)
                 body += code.lines(before=f"{variable} = ")
                 code = _Code(variable)
-                self._height[id(value)] = 0
             self._code[id(value)] = code
         called = fdl.get_callable(root)
         result = f"[{self._imports.name(called)}]" if isinstance(called, type) else ""
@@ -194,12 +152,7 @@ class _Writer:
         yield f"def {self._name}() -> {result}:"
         yield from (f'    """Returns the {walk.title(root)}."""', *body)
 
-    def _is_variable(self, node: walk.Node) -> bool:
-        return len(node.parents) > 1 or self._height[id(node.value)] >= _DEEPEST
-
     def _expression(self, value: Any) -> _Code:
-        inside = [self._height.get(id(child), 0) for _, child in walk.children(value)]
-        self._height[id(value)] = 1 + max(inside, default=0)
         if isinstance(value, TaggedValueCls):
             return self._argument(value, "value", fiddle.set_arguments(value))
         return self._call(value) if isinstance(value, fdl.Buildable) else self._value(value)
@@ -207,7 +160,6 @@ class _Writer:
     def _call(self, part: fdl.Buildable) -> _Code:
         known = fiddle.set_arguments(part)
         items = [("", _Code(self._imports.name(fdl.get_callable(part))))]
-        odd: list[tuple[str, _Code]] = []
         for key in fiddle.all_arguments(part):
             if key not in known and not fdl.get_tags(part, key):
                 continue
@@ -216,12 +168,8 @@ class _Writer:
                 if isinstance(key, int) and len(items) != key + 1:
                     raise ConfigError(f"Python cannot pass argument {key} without those before it.")
                 items.append(("", argument))
-            elif str(key).isidentifier() and not keyword.iskeyword(str(key)):
-                items.append((f"{key}=", argument))
             else:
-                odd.append((f"{_quoted(str(key)).text}: ", argument))
-        if odd:
-            items.append(("**", _Code("{", odd, "}")))
+                items.append((f"{key}=", argument))
         return _Code(f"{self._kind(part)}(", items, ")")
 
     def _kind(self, part: fdl.Buildable) -> str:

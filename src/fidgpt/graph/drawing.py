@@ -66,17 +66,10 @@ class Drawing:
         found = [shutil.which("dot"), shutil.which("graphviz-pure", path=beside)]
         for program in filter(None, [*found, shutil.which("graphviz-pure")]):
             command, content = [program, f"-T{suffix}"], self.source.encode()
-            try:
-                done = subprocess.run(
-                    command, input=content, capture_output=True, timeout=60, check=True
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                stderr = getattr(error, "stderr", None) or b""
-                problem = f"{error} {stderr.decode(errors='replace').strip()[:300]}"
-                continue
-            if done.stdout:
+            done = subprocess.run(command, input=content, capture_output=True)
+            if done.stdout and not done.returncode:
                 return done.stdout
-            problem = f"{program} wrote nothing."
+            problem = f"{program}: {done.stderr.decode(errors='replace').strip()[:300]}"
         raise RuntimeError(
             f"The graph could not be drawn as {suffix or 'a file'}. {problem}\n  Install Graphviz "
             "(Debian, Ubuntu: apt install graphviz) or run: pip install graphviz-pure"

@@ -1,7 +1,6 @@
 """The one adapter to Fiddle: every use of its dunders and private names is here."""
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import sys
@@ -19,7 +18,6 @@ Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
-_MOST_KNOWN = 4096  # callables; a notebook that keeps defining one must not fill the memory
 
 
 class _TypeHints:
@@ -80,11 +78,6 @@ def argument_history(part: fdl.Buildable) -> History:
 def record_value(part: fdl.Buildable, key: Key, value: Any) -> None:
     """Add an assignment to the history of a node, at the caller's location."""
     part.__argument_history__.add_new_value(key, value)
-
-
-def signature_of(part: fdl.Buildable) -> inspect.Signature:
-    """Return the signature of what a node calls."""
-    return part.__signature_info__.signature
 
 
 def parameters_of(part: fdl.Buildable) -> Mapping[str, inspect.Parameter]:
@@ -298,8 +291,6 @@ def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
     try:
         return _known_defaults[function]
     except KeyError:
-        if len(_known_defaults) > _MOST_KNOWN:
-            _known_defaults.clear()
         found = _known_defaults[function] = _named_defaults(part)
         return found
     except TypeError:  # an instance that can be called but not hashed
@@ -329,19 +320,6 @@ def default_of(part: fdl.Buildable, key: Key) -> Any:
     parameter = parameter_of(part, key)
     is_set = parameter is not None and parameter.default is not inspect.Parameter.empty
     return parameter.default if parameter is not None and is_set else fdl.NO_VALUE
-
-
-def default_factory_of(part: fdl.Buildable, key: Key) -> Any:
-    """Return what creates the default of a dataclass field for each call; None for others."""
-    function = fdl.get_callable(part)
-    fields = dataclasses.fields(function) if dataclasses.is_dataclass(function) else ()
-    factories = [field.default_factory for field in fields if field.name == str(key)]
-    return next((one for one in factories if one is not dataclasses.MISSING), None)
-
-
-def makes_container(factory: Any) -> bool:
-    """Whether a default factory makes an empty list, dict, set or tuple."""
-    return isinstance(factory, type) and issubclass(factory, list | dict | set | tuple)
 
 
 def parameter_of(part: fdl.Buildable, key: Key) -> inspect.Parameter | None:

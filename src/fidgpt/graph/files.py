@@ -24,7 +24,7 @@ VERSION = 1
 TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
 _SECTIONS = ("set", "tags", "inherited", "defaults")
-_ENTRY = {*KINDS, TAGGED, *_SECTIONS, "like"}
+_ENTRY = {*KINDS, TAGGED, *_SECTIONS}
 _MOST = 96  # characters of a list or dict that stays on one line
 _SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -39,8 +39,7 @@ def dump(root: fdl.Buildable | Resolved, *, form: Literal["json", "yaml"] = "jso
         cannot be bound.
     """
     document = write(root)
-    text = to_json(document) if form == "json" else to_yaml(document)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a character becomes \\udc80
+    return to_json(document) if form == "json" else to_yaml(document)
 
 
 def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...] = ()) -> Any:
@@ -101,20 +100,11 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
       ConfigError: the text is not such a document.
     """
     what = form.removeprefix("fidgpt.")
-    try:
-        document = _data_of(text.removeprefix("\ufeff"))  # a mark of some editors
-    except ConfigError as error:
-        is_ours = re.search(rf"\bformat[\"']?: *[\"']?{re.escape(form)}", text)
-        where = source if is_ours else f"{source} is not a fidgpt {what}"
-        raise ConfigError(f"{where}: {error}") from error
+    with at(f"{source} is not a fidgpt {what}"):
+        document = _data_of(text)
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
-        others = {
-            FORMAT: "it is a whole config",
-            "fidgpt.patch": "it is a patch, which changes one",
-        }
-        why = others.get(str(found), f"its format is not {form!r}")
-        raise ConfigError(f"{source} is not a fidgpt {what}: {why}.")
+        raise ConfigError(f"{source} is not a fidgpt {what}: its format is {found!r:.40}.")
     if document.get("version") != VERSION:
         version = document.get("version")
         raise ConfigError(f"{source} has version {version!r:.40}, and this fidgpt reads {VERSION}.")
@@ -129,9 +119,7 @@ def _data_of(text: str) -> Any:
         return read_yaml(text)
     try:
         return read_json(text)
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ConfigError(f"it is not JSON: {error}.") from None
 
 
@@ -141,15 +129,9 @@ def to_json(document: dict[str, Any]) -> str:
 
 
 def to_yaml(document: dict[str, Any]) -> str:
-    """Return a document as YAML.
-
-    Raises:
-      ConfigError: it holds characters that YAML has no form for.
-    """
+    """Return a document as YAML."""
     from fidgpt.graph.yaml import write_yaml  # late: most files are JSON
 
-    if found := re.search("[\ud800-\udfff]", _to_json(document)):
-        raise ConfigError(f"{found[0]!r} has no form in YAML: save it as JSON.")
     return write_yaml(document, is_flow=_is_short)
 
 
@@ -378,12 +360,9 @@ class _Reading:
 
     def _note_renamed(self, entry: Mapping[str, Any], called: Any) -> None:
         name = next((entry[kind] for kind in KINDS if kind in entry), ":")
-        module, _, was = name.partition(":")
-        home, now = getattr(called, "__module__", module), getattr(called, "__qualname__", "")
+        was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
         if was and was.rpartition(".")[2] != now.rpartition(".")[2]:
             self.changes[f"{was} was renamed to {now}"] = None
-        elif was and home != module and module.partition(".")[0] not in ("fidgpt", "torch"):
-            self.changes[f"{module}:{was} moved to {home}"] = None
 
     def _set(self, part: fdl.Buildable, key: fiddle.Key, written: Any) -> None:
         value = codec.decode(written, self._find, {"part": self._held})

@@ -33,41 +33,36 @@ def _fits(made: Any, hint: Any) -> bool:
         if _is_called_as(made, hint):
             return True
         asked, hint = typing.get_args(hint) or (None, Any)
-        if hint is None or hint is type(None):
-            return False
         try:
             if isinstance(asked, list) and asked:  # without any, a partial holds all it needs
                 inspect.signature(made).bind(*asked)
         except TypeError:
             return False
-    returned = hints.hints_of(made).get("return", Any)
+    returned = hints.hints_of(made).get("return")
     returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
-    if hints.is_unknown(hint) or hint in (bool, str, type(None)):
+    if hints.is_unknown(hint) or hint in (bool, str, None, type(None)):
         return False
-    if hints.is_protocol(hint):
-        if inspect.isclass(returned) and hints.role_of(returned) == hint.__name__:
-            return True
-        taken = hints.hints_of(made)
-        if inspect.isclass(made) and any(taken.get(name) is hint for name in _required(made)):
+    if not hints.is_protocol(hint):
+        return inspect.isclass(returned) and inspect.isclass(hint) and issubclass(returned, hint)
+    if inspect.isclass(returned) and hints.role_of(returned) == hint.__name__:
+        return True
+    methods, taken = hints.methods_of(hint), hints.hints_of(made)
+    if inspect.isclass(returned):
+        if any(taken.get(name) is hint for name in _required(made)):
             return False  # it holds one, as a block does an attention
-        methods = {name: _required(one)[1:] for name, one in hints.methods_of(hint).items()}
-        is_given = methods.keys() == {"__call__"} and {*_required(made)} <= {*methods["__call__"]}
-        if is_given and hints.fits(fdl.Partial(made), hint):
+        own = {name: hints.own_method(returned, name) for name in methods}
+        is_alike = all(_has_names_of(own[name], asked) for name, asked in methods.items())
+        if is_alike and hints.fits(fdl.Config(returned), hint):
             return True
-        names = methods if inspect.isclass(returned) else ()
-        own = {name: hints.own_method(returned, name) for name in names}
-        has_methods = own.keys() == methods.keys() and all(map(inspect.isfunction, own.values()))
-        is_alike = has_methods and all(
-            _required(own[name])[1:][: len(asked)] == asked for name, asked in methods.items()
-        )
-        return is_alike and hints.fits(fdl.Config(returned), hint)
-    if (
-        returned is type(None) or hints.is_protocol(returned) or typing.get_origin(hint)
-    ):  # a list of components is not one
-        return False
-    if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
-        return issubclass(returned, hint)
-    return returned is hint if typing.is_typeddict(hint) else hints.fits(fdl.Config(made), hint)
+    is_given = methods.keys() == {"__call__"} and {*_required(made)} <= {
+        *_required(methods["__call__"])
+    }
+    return is_given and hints.fits(fdl.Partial(made), hint)
+
+
+def _has_names_of(own: Any, asked: Any) -> bool:
+    names = _required(asked)[1:]
+    return inspect.isfunction(own) and _required(own)[1:][: len(names)] == names
 
 
 def _is_called_as(made: Any, hint: Any) -> bool:

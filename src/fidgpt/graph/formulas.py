@@ -1,6 +1,5 @@
 """Formulas: values computed from other values of the graph."""
 
-import graphlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")
 _REFERENCE = re.compile(r"\{\s*@?[A-Za-z_\[][^{}:,]*\}")
-_DOUBLED = re.compile(r"\{\s*\{([^{}]*)\}\s*\}")
 
 
 def formula(
@@ -81,9 +79,6 @@ def make_formula(root: Any, text: str, *, ref: paths.ParameterRef | None = None)
                 f"for example {ref.path}*=2."
             )
     with at(text):
-        if doubled := _DOUBLED.search(text):
-            name = doubled[1].strip()
-            raise ConfigError(f"a name is written in single braces: {{{name}}}, not {doubled[0]}.")
         try:  # with numbers that may fail where others do not
             expressions.compute(*_with_plain_names(text, dict.fromkeys(names, 1)))
         except ConfigError as error:
@@ -146,22 +141,12 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
         if any(int in one and float not in one for one in members):
             fiddle.assign(node.value, "whole", True)
     raise_all(errors)
-    by_id = {id(node.value): node for node in formulas}
-    inputs = {key: [*map(id, node.value.values.values())] for key, node in by_id.items()}
     try:
-        graphlib.TopologicalSorter(inputs).prepare()
-    except graphlib.CycleError as error:
-        circle = [node for key, node in by_id.items() if key in error.args[1]]
-        steps = [f"{node.path} is {node.value.text}" for node in circle]
-        raise ConfigError(
-            f"{', and '.join(steps)}: a number cannot depend on itself.",
-            sources=[node.path for node in circle],
-        ) from None
-    try:
-        walk.nodes(root if formulas else None)  # raises if a circle leads through other nodes
+        walk.nodes(root if formulas else None)  # raises if one is computed from itself
     except ConfigError as error:
         named = re.compile(r"[^\s,]*\.values\[(['\"])(.*?)\1\]")
         text, *sources = (named.sub(r"\2", one) for one in (str(error), *error.sources))
+        sources += re.findall(r"\.values\[['\"](.*?)['\"]\]", str(error))
         raise ConfigError(text, place=error.place, sources=sources) from None
 
 
@@ -186,35 +171,13 @@ def is_at(root: Any, name: str, value: Any) -> bool:
         return False
 
 
-def wrong_formulas(found: list[walk.Node]) -> Iterator[ConfigError]:
-    """Yield what is wrong with the results of formulas whose inputs are all known by now."""
-    results: dict[int, Any] = {}
-    for node in reversed(found):
-        part = node.value
-        if isinstance(part, TaggedValueCls):
-            value = fiddle.set_arguments(part).get("value", fdl.NO_VALUE)
-            results[id(part)] = results.get(id(value), value)
-        if not is_formula(part):
-            continue
-        values = fiddle.set_arguments(part).get("values") or {}
-        held: dict[str, Any] = {name: values.get(name) for name in names_in(part.text)}
-        known = {name: results.get(id(value), value) for name, value in held.items()}
-        if not all(type(value) in (int, float) for value in known.values()):
-            continue
-        path, message = node.path, ""
-        try:
-            result = results[id(part)] = formula(part.text, known, part.whole)
-        except ConfigError as error:
-            message = f"{path}: {error}"
-        else:
-            wrong = (one for one in _holders(node) if not hints.fits(result, one[1]))
-            if one := next(wrong, None):
-                path, takes = one[0], hints.name_of(one[1])
-                message = f"{path} is {part.text} = {result!r}, and takes {takes}."
-        if message:
-            tags = [name for name in held if isinstance(held[name], TaggedValueCls)]
-            inputs = [f"{node.path}.values[{n!r}]" if n in tags else n for n in held]
-            yield ConfigError(message, place=path, sources=[node.path, *inputs])
+def inputs_of(part: fdl.Buildable, path: str) -> list[str]:
+    """Return the paths of what a formula at a path is computed from."""
+    tagged = fiddle.set_arguments(part).get("values") or {}
+    return [
+        f"{path}.values[{name!r}]" if isinstance(tagged.get(name), TaggedValueCls) else name
+        for name in names_in(fiddle.set_arguments(part)["text"])
+    ]
 
 
 def _holders(node: walk.Node) -> Iterator[tuple[str, Any]]:

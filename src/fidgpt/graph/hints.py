@@ -7,7 +7,6 @@ import functools
 import inspect
 import pathlib
 import re
-import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -146,7 +145,7 @@ def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     built = hints_of(function).get("return", Any)
     if not issubclass(kind, fdl.Partial):
         return _may_be(built, hint, exactly=inspect.isclass(function))
-    origin = _runtime_kind(typing.get_origin(hint) or hint)
+    origin = typing.get_origin(hint) or hint
     if origin is collections.abc.Callable:
         return may_return(function, hint)
     if is_protocol(origin):
@@ -182,8 +181,10 @@ def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
 def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if is_unknown(built) or is_unknown(hint):
         return True
-    have, want = (_runtime_kind(typing.get_origin(side) or side) for side in (built, hint))
-    if not (inspect.isclass(have) and inspect.isclass(want)) or is_protocol(have):
+    origins = (typing.get_origin(side) or side for side in (built, hint))
+    have, want = (getattr(side, "array_type", side) for side in origins)  # of any shape
+    are_classes = inspect.isclass(have) and inspect.isclass(want)
+    if not are_classes or is_protocol(have) or typing.is_typeddict(want):
         return True
     if is_protocol(want):
         return has_methods(have, want)
@@ -194,11 +195,6 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if issubclass(have, (want, *TOWER.get(want, ()))):
         return True
     return not exactly and issubclass(want, have)
-
-
-def _runtime_kind(hint: Any) -> Any:
-    """What is made where a hint is asked: a tensor of any shape, or a dict for a TypedDict."""
-    return dict if typing.is_typeddict(hint) else getattr(hint, "array_type", hint)
 
 
 def has_methods(kind: type, protocol: Any) -> bool:
@@ -231,9 +227,6 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
         return False
     takes, gives = hints_of(own), hints_of(asked)
     if _takes_context(own, besides=passed):
-        return False
-    pairs = zip(passed, [one.name for one in parameters], strict=False)
-    if any(_are_disjoint(takes.get(name, Any), gives.get(other, Any)) for name, other in pairs):
         return False
     built, wanted = takes.get("return", Any), gives.get("return", Any)
     if hasattr(own, "__wrapped__"):  # a decorator, such as of a context manager, returns another
@@ -269,15 +262,6 @@ def _takes_context(method: Any, besides: Collection[str] = ()) -> bool:
     taken = [hints[name] for name in hints.keys() - {*besides, "return"}]
     members = [member for hint in taken for member in members_of(hint)]
     return any(getattr(member, "PASSED_ALWAYS", False) for member in members)
-
-
-def _are_disjoint(taken: Any, given: Any) -> bool:
-    """Whether no tensor fits both annotations, as one of numbers and one of indices."""
-    formats = [
-        {name for member in members_of(hint) for name in getattr(member, "dtypes", ())}
-        for hint in (taken, given)
-    ]
-    return all(formats) and formats[0].isdisjoint(formats[1])
 
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)
@@ -334,11 +318,7 @@ def _plain_fits(value: Any, hint: Any) -> bool:
 
 def _container_fits(value: Any, hint: Any) -> bool:
     origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
-    if typing.is_typeddict(origin):
-        fields = typing.get_type_hints(origin)
-        is_whole = isinstance(value, dict) and origin.__required_keys__ <= value.keys()
-        return is_whole and all(key in fields and fits(value[key], fields[key]) for key in value)
-    if not inspect.isclass(origin) or is_protocol(origin):
+    if not inspect.isclass(origin) or is_protocol(origin) or typing.is_typeddict(origin):
         return _is_bearable(value, hint)
     if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
         return False
@@ -373,8 +353,6 @@ def element_hint(hint: Any, key: Any) -> Any:
     """The annotation of one element of a list, tuple or dict that is annotated `hint`."""
     for member in members_of(hint):
         origin, args = typing.get_origin(member), typing.get_args(member)
-        if typing.is_typeddict(origin or member):
-            return typing.get_type_hints(origin or member).get(str(key), Any)
         if not inspect.isclass(origin):
             continue
         if issubclass(origin, Mapping):
@@ -445,20 +423,14 @@ def computed(value: Any) -> Any:
 
 
 def missing_methods(value: Any, hint: Any) -> str:
-    """Return lines on the Protocols and base classes of a hint that a value does not implement."""
-    kind = function = type(value)
+    """Return lines on the Protocols of a hint that a value does not implement."""
+    kind = type(value)
     if isinstance(value, fdl.Buildable):
         function = fdl.get_callable(value)
         kind = function if inspect.isclass(function) else hints_of(function).get("return")
         is_known = inspect.isclass(kind) and not (is_unknown(kind) or is_protocol(kind))
         kind = kind if is_known and not isinstance(value, fdl.Partial) else None
     lines: list[str] = []
-    for base in members_of(hint):
-        methods = [*getattr(base, "__abstractmethods__", ())] if inspect.isclass(base) else []
-        is_own = kind is function  # a function returns what may be another's class
-        if kind is not None and is_own and methods and not issubclass(kind, base):
-            what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(sorted(methods))}"
-            lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
     for protocol in filter(is_protocol, members_of(hint)):
         methods = methods_of(protocol)
         lines += [_summary(protocol)]
@@ -467,22 +439,10 @@ def missing_methods(value: Any, hint: Any) -> str:
                 continue
             own = kind and own_method(kind, name)
             if own is None or not can_be_called_as(own, methods[name]):
-                lines += [f"It is called as {name}{_call_of(methods[name])}"]
-                if kind is not None:
-                    has = f"no {name}" if own is None else f"{name}{_call_of(own)}"
-                    lines[-1] += f", and {kind.__name__} has {has}"
-                lines[-1] += "."
+                has = f"no {name}" if own is None else f"{name}{_call_of(own)}"
+                why = f", and {kind.__name__} has {has}" if kind is not None else ""
+                lines.append(f"It is called as {name}{_call_of(methods[name])}{why}.")
     return "".join(f"\n  {line}" for line in lines)
-
-
-def _home_of(kind: type) -> str:
-    """Return the outermost of the packages around a class that export it, or its module."""
-    module = kind.__module__
-    while package := module.rpartition(".")[0]:
-        if vars(sys.modules[package]).get(kind.__name__) is not kind:
-            break
-        module = package
-    return module
 
 
 def _summary(hint: Any) -> str:

@@ -107,20 +107,10 @@ class HashedGraph:
 
     @cached_property
     def content(self) -> dict[int, str]:
-        """The content hash of every node, by identity; identical arguments are hashed once."""
+        """The content hash of every node, by identity."""
         hashes: dict[int, str] = {}
-        by_form: dict[tuple[Any, ...], str] = {}
         for node in self.nodes:
-            value, call = node.value, ()
-            held = value
-            if IS_PART[type(value)]:
-                call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-                held = self.arguments(value)
-            items = (*held, *held.values()) if isinstance(held, dict) else held
-            form = fiddle.kind_of(value), *call, *(hashes.get(id(i)) or id(i) for i in items)
-            if form not in by_form:
-                by_form[form] = self.content_of(value, hashes)
-            hashes[id(value)] = by_form[form]
+            hashes[id(node.value)] = self.content_of(node.value, hashes)
         return hashes
 
     def content_of(self, value: Any, hashes: Mapping[int, str]) -> str:

@@ -263,11 +263,7 @@ def unwrapped(ref: ParameterRef) -> ParameterRef:
 def _nothing_set(ref: ParameterRef, path: str) -> ConfigError:
     """Return the error of a path that leads through a parameter that is not set."""
     message = f"{ref.path} is not set, so there is nothing at {path}."
-    default = fiddle.default_of(ref.container, ref.key)
-    factory = fiddle.default_factory_of(ref.container, ref.key)
-    if factory or isinstance(default, list | tuple | dict):
-        message += f" Its default is in the code: set it whole, set:{ref.path}=..."
-    elif not hints.can_be_typed(ref.hint):
+    if not hints.can_be_typed(ref.hint):
         message += f" Set a component there first, use:{ref.path}=..."
     return ConfigError(message)
 

@@ -376,8 +376,6 @@ def _chain(found: Provenance) -> Iterator[str]:
         else:
             verb = "previously set by" if is_overridden or number else "set by"
             yield f"{short_text(one.value)}  {verb} {one.set_by}"
-    if len(found.assignments) > _MOST:
-        yield f"and {len(found.assignments) - _MOST} earlier assignments"
     if found.container is not None:
         yield f"in {found.container.path}:"
         yield from (f"  {line}" for line in _chain(found.container))
@@ -452,12 +450,8 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
             path: [_from_json(one, source) for one in texts]
             for path, texts in json.loads(text).items()
         }
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise errors.ConfigError(f"the provenance is not JSON: {error}.") from None
-    except (TypeError, LookupError, AttributeError):
-        raise errors.ConfigError(
-            "the provenance is damaged: each path must have a list of {value, by, where}."
-        ) from None
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise errors.ConfigError(f"the provenance is damaged: {error}.") from None
     for path, assignments in restored.items():
         ends = [len(path), *(at for at, letter in enumerate(path) if letter == "[")]
         for end in (end for end in ends if path[:end] in owners):

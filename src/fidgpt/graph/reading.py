@@ -63,9 +63,7 @@ class TextReader:
         """
         now = ref.value
         if now is fdl.NO_VALUE:
-            factory = fiddle.default_factory_of(ref.container, ref.key)
-            is_container = fiddle.makes_container(factory)
-            now = factory() if is_container else fiddle.default_of(ref.container, ref.key)
+            now = fiddle.default_of(ref.container, ref.key)
         if sign == "+" and fiddle.kind_of(now) in _ITEMS:
             return self._extended(ref, now, text)
         with at(f"{ref.path}{sign}={text}"):
@@ -144,17 +142,9 @@ class TextReader:
                 fdl.add_tag(part, key, tag)
         return part
 
-    def why_no_part(self, ref: ParameterRef, selector: str, text: str) -> str:
-        """Return why a text names no part, and what to write in place of it."""
-        name, text = expressions.parse_call(text).name, text.strip()
-        likely = self._which_fit(ref, name)
-        what = f"there is no component {name!r}"
-        with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
-            if not isinstance(values.read_value(text, Any), str):
-                what = f"{text:.60} is a value, not a component"
-                self.read(ref, text)
-                likely = f"set:{selector}={text} sets it."
-        return f"{what}. {likely}"
+    def no_part(self, ref: ParameterRef, name: str) -> ConfigError:
+        """Return the error of a name of no component, with those that fit."""
+        return ConfigError(f"there is no component {name!r}. {self._which_fit(ref, name)}")
 
     def _read_unnamed(self, ref: ParameterRef, text: str) -> Any:
         hint = ref.hint
@@ -204,8 +194,7 @@ class TextReader:
                 return None  # a value whose name has dots, such as torch.float32
             raise
         if function is None and not (is_bare or takes_text or formulas.means_formula(text, hint)):
-            likely = self._which_fit(ref, call[1])
-            raise ConfigError(f"there is no component {call[1]!r}. {likely}")
+            raise self.no_part(ref, call[1])
         return function
 
     def _unfitting(self, ref: ParameterRef, text: str, function: Any = None) -> _Unfitting:

@@ -48,8 +48,14 @@ def directives_for(
         for change in changes
         if not any(change.path.startswith(f"{path}[") for path in whole)
     )
-    directives = [*whole.values(), *(directive for directive in rest if directive)]
-    return list(dict.fromkeys(directives))
+    directives = dict.fromkeys([*whole.values(), *(one for one in rest if one)])
+    # A call of a new node has its arguments.
+    new = {one.partition(":")[2].partition("=")[0] for one in directives if one.startswith("use:")}
+    return [one for one in directives if not (one[:4] == "set:" and _holder_of(one[4:]) in new)]
+
+
+def _holder_of(assignment: str) -> str:
+    return assignment.partition("=")[0].rpartition(".")[0]
 
 
 def _whole_lists(
@@ -101,63 +107,6 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
 
 Compose = Callable[[Sequence[str]], Any]
 _MOST_ROUNDS = 4  # a new node shows what is still to be set inside
-_MOST_DROPPED = 60  # directives, of which each is left out once
-
-
-class _Trials:
-    """Directives that are applied to learn what they leave to be done; results are kept."""
-
-    def __init__(self, root: Any, compose: Compose, part_name: PartName) -> None:
-        self._root = root
-        self._compose = compose
-        self._part_name = part_name
-        self._target = BoundGraph(root)
-        self._left: dict[tuple[str, ...], list[Change] | None] = {}
-
-    def left(self, directives: Sequence[str]) -> list[Change] | None:
-        """Return the differences that remain; None if the directives make no graph."""
-        key = tuple(directives)
-        if key not in self._left:
-            try:
-                self._left[key] = list(comparison.diff(self._compose(key), self._target))
-            except errors.ConfigError:
-                self._left[key] = None
-        return self._left[key]
-
-    def with_differences(self, directives: list[str], *, lists: bool) -> list[str]:
-        """Add directives for the differences that remain, while that leaves others."""
-        left = self.left(directives)
-        for _ in range(_MOST_ROUNDS):
-            if not left:
-                break
-            more = self._with(
-                directives, directives_for(self._root, left, self._part_name, lists=lists)
-            )
-            now = self.left(more)
-            if now is None or more == directives or str(now) == str(left):
-                break
-            directives, left = more, now
-        return directives
-
-    def _with(self, directives: list[str], others: list[str]) -> list[str]:
-        """Add others, or those of them that can be applied."""
-        if self.left([*directives, *others]) is not None:
-            return [*directives, *others]
-        for other in others:
-            if self.left([*directives, other]) is not None:
-                directives = [*directives, other]
-        return directives
-
-    def without_needless(self, directives: list[str]) -> list[str]:
-        """Drop each directive without which no more remains, unless there are too many to try."""
-        if len(directives) > _MOST_DROPPED:
-            return directives
-        for i in range(len(directives) - 1, 0, -1):
-            fewer = [*directives[:i], *directives[i + 1 :]]
-            left = self.left(fewer)
-            if left is not None and len(left) <= len(self.left(directives) or ()):
-                directives = fewer
-        return directives
 
 
 class Repro(NamedTuple):
@@ -190,45 +139,44 @@ def repro(
       part_name: how a directive calls a constructor.
 
     Returns:
-      The directives without those that are not needed, checked by making the graph.
+      The directives, checked by making the graph.
 
     Raises:
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
-    trials = _Trials(root, compose, part_name)
-    directives = list(start)
-    for lists in (False, True):  # lists are written out where nothing shorter makes the graph
-        directives = trials.with_differences(directives, lists=lists)
-    directives = trials.without_needless(directives)
-    left = trials.left(directives) or []
-    composed = BoundGraph(compose(directives))
-    is_same = not left and composed.fingerprint() == BoundGraph(root).fingerprint()
-    return Repro(directives, left, is_same)
+    target = BoundGraph(root)
+
+    def left_by(directives: Sequence[str]) -> list[Change] | None:
+        try:
+            return list(comparison.diff(compose(directives), target))
+        except errors.ConfigError:
+            return None
+
+    last = {one.partition("=")[0]: i for i, one in enumerate(start)}  # by what each one sets
+    directives = [one for i, one in enumerate(start) if last[one.partition("=")[0]] == i]
+    left = left_by(directives)
+    # Lists are written out where nothing shorter makes the graph.
+    for lists in [False] * _MOST_ROUNDS + [True] * _MOST_ROUNDS:
+        more = directives_for(root, left or (), part_name, lists=lists)
+        added = [*directives, *more]
+        if more and left_by(added) is None:
+            added = directives
+            for one in more:  # those of them that can be applied
+                added = added if left_by([*added, one]) is None else [*added, one]
+        now = left_by(added) if added != directives else None
+        if now is not None and str(now) != str(left):
+            directives, left = added, now
+    is_same = not left and BoundGraph(compose(directives)).fingerprint() == target.fingerprint()
+    return Repro(directives, left or [], is_same)
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
-    """Return the name of the graph with most of the calls and plain values of `root`.
+    """Return the name of the graph that differs least from `root`.
 
     Raises:
-      ConfigError: there is no graph to choose.
+      ConfigError: there is no graph to choose, or one cannot be bound.
     """
-
-    def pieces(graph: Any) -> set[tuple[int, fiddle.Key, str]]:
-        return {
-            (id(fdl.get_callable(node)), key, _short(value))
-            for node in (node.value for node in walk.parts(graph))
-            for key, value in fiddle.set_arguments(node).items()
-        }
-
-    def similarity(name: str) -> float:
-        others = pieces(bases[name])
-        return len(wanted & others) / max(1, len(wanted | others))
-
     if not bases:
         raise errors.ConfigError("there is no config to start from.")
-    wanted = pieces(root)
-    return max(bases, key=similarity)
-
-
-def _short(value: Any) -> str:
-    return walk.title(value) if walk.is_node(value) else repr(value)
+    target = BoundGraph(root)
+    return min(bases, key=lambda name: len(comparison.diff(bases[name], target)))

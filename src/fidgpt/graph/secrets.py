@@ -20,7 +20,6 @@ from fidgpt.graph.walk import parts
 _REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")
 _WRITTEN = re.compile(r"\$\{secret:[^{}]*\}?")  # a wrong one, too
 _NAME = re.compile(r"\$\{secret:\s*[A-Za-z_][A-Za-z_0-9]*\s*\}")
-_SHORTEST, _FEWEST_DIGITS = 4, 8  # characters of what is replaced wherever it stands
 _read: dict[str, str] = {}  # what stands in the place of each value that was read
 
 
@@ -116,16 +115,9 @@ def _with_secrets(part: fdl.Buildable) -> dict[fiddle.Key, Any]:
 
 
 def redacted(text: str) -> str:
-    """Return a message in which references stand in place of the secrets that were read so far.
-
-    Short ones, which any text may hold, are replaced only where they stand as a value: in quotes,
-    after `=`, or as a password in an address.
-    """
+    """Return a message in which references stand in place of the secrets that were read so far."""
     for value, written in sorted(_read.items(), key=lambda one: -len(one[0])):
-        pattern = re.escape(value)
-        if len(value) < (_FEWEST_DIGITS if value.isdecimal() else _SHORTEST):
-            pattern = rf"(?<=['\"=]){pattern}(?!\w)|(?<=:){pattern}(?=@)"
-        text = re.sub(pattern, lambda _, written=written: written, text)
+        text = text.replace(value, written)
     return text
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import fiddle, paths
+from fidgpt.graph.codec import shortest
 from fidgpt.graph.errors import ConfigError, MissingEntry, listed, suggest
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
@@ -151,14 +152,10 @@ def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     if found := _carriers(refs, lambda own: issubclass(own, tag)):
         return _set_or_all(found)
     known = tags_in(root)
-    begin = f"no parameter of {title(root)} carries the tag"
-    if tag.__name__ not in known:
-        near = suggest(tag.__name__, known)
-        raise ConfigError(f"{begin} {tag.__name__}, so nothing would change. {near}")
-    other = paths.path_of(known[tag.__name__])
+    name = paths.path_of(tag) if tag.__name__ in known else tag.__name__
     raise ConfigError(
-        f"{begin} {paths.path_of(tag)}, so nothing would change. Another has that name, {other}: "
-        f"write tag:{other}=..., or give a parameter your tag first."
+        f"no parameter of {title(root)} carries the tag {name}, so nothing would change. "
+        f"{suggest(tag.__name__, map(paths.path_of, known.values()) if '.' in name else known)}"
     )
 
 
@@ -195,49 +192,36 @@ def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any],
     """Return what the longest beginning of a dotted name names, and the keys behind it.
 
     These are functions or tags of that name, and classes derived from one that has it. A name may
-    begin with a module, or with the end of its path: of the module that defines the function, or of
-    one that exports it.
+    begin with a module, or with the end of its path.
 
     Raises:
-      ConfigError: it is the name of several classes of which none is derived from the other.
+      ConfigError: it is the name of several of which none is derived from the other.
     """
     pieces = dotted.split(".")
     for count in range(len(pieces), 0, -1):
         name = ".".join(pieces[:count])
-        if found := [(one, named) for one in known if (named := _named(one, name))]:
-            break
-    else:
-        return [], []
-    defined = {paths.path_of(one): one for _, named in found for one in named}
-    bases = [path for path, one in defined.items() if not _is_derived(one, defined.values())]
-    if len(bases) > 1:
-        written = " or ".join(f"{'@' if is_tag else ':'}{path}" for path in bases)
-        raise ConfigError(f"{name} is the name of {' and of '.join(bases)}: write {written}.")
-    return [one for one, _ in found], pieces[count:]
+        found = {id(one): named for one in known if (named := _named(one, name))}
+        defined = {paths.path_of(one): one for one in found.values()}
+        if len(defined) > 1:
+            written = " or ".join(f"{'@' if is_tag else ':'}{path}" for path in defined)
+            raise ConfigError(f"{name} is the name of {' and of '.join(defined)}: write {written}.")
+        if found:
+            return [one for one in known if id(one) in found], pieces[count:]
+    return [], []
 
 
-def _named(function: Any, name: str) -> list[Any]:
-    """Return the function, or those of a class and its bases, that have a name."""
-    module_name, _, bare = name.rpartition(".")
-
-    def is_at(one: Any) -> bool:
-        if f".{paths.path_of(one)}".endswith(f".{name}"):
-            return True
-        package = paths.path_of(one).partition(".")[0]
-        return any(
-            getattr(module, bare, None) is one
-            for path, module in list(sys.modules.items())
-            if path.partition(".")[0] == package and f".{path}".endswith(f".{module_name}")
-        )
-
+def _named(function: Any, name: str) -> Any:
+    """Return the function, or the farthest of a class and its bases, that has a name."""
     own = function.__mro__ if isinstance(function, type) else (function,)
-    named = [one for one in own if getattr(one, "__name__", "") == bare]
-    return [one for one in named if not module_name or is_at(one)]
+    named = [one for one in own if any(f".{path}".endswith(f".{name}") for path in _paths_of(one))]
+    return named[-1] if named else None
 
 
-def _is_derived(one: Any, others: Iterable[Any]) -> bool:
-    classes = [other for other in others if isinstance(other, type) and other is not one]
-    return isinstance(one, type) and issubclass(one, tuple(classes))
+def _paths_of(function: Any) -> tuple[str, str]:
+    """Return the names of a function with its module, and with the outermost that exports it."""
+    defined = paths.path_of(function)
+    module, _, name = defined.rpartition(".")
+    return defined, f"{shortest(module, name)}.{name}"
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:

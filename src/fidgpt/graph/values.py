@@ -47,8 +47,8 @@ def _takes(kind: type, hint: Any) -> bool:
 
     def is_one(member: Any) -> bool:
         origin = typing.get_origin(member) or member
-        if hints.is_unknown(member) or typing.is_typeddict(origin):
-            return hints.is_unknown(member) or kind is dict
+        if hints.is_unknown(member):
+            return True
         is_own = getattr(origin, "__module__", "") in ("builtins", "collections.abc")
         return is_own and inspect.isclass(origin) and issubclass(kind, origin)
 
@@ -86,10 +86,6 @@ def _readings(text: str, hint: Any) -> list[Any]:
     members, choices, word = hints.members_of(hint), choices_of(hint), text.strip()
     if word in choices:
         return [choices[word]]
-    kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
-    made = type(choices.get(name))
-    if kind and name in choices and f".{made.__module__}.{made.__qualname__}".endswith(f".{kind}"):
-        return [choices[name]]
     if any(hints.is_torch(one, "device") for one in members):
         with contextlib.suppress(RuntimeError):  # it is not the name of one
             return [sys.modules["torch"].device(word)]

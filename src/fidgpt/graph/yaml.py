@@ -94,7 +94,7 @@ def _read(text: str, schema: str, foreign: tuple[str, ...]) -> tuple[yaml.Node, 
     except (yaml.YAMLError, UnicodeError) as error:  # a lone surrogate is a UnicodeError
         raise ConfigError(f"it is not YAML: {' '.join(str(error).split()):.200}.") from None
     except RecursionError:
-        raise ConfigError("<< merges a mapping into itself.") from None
+        raise ConfigError("it is nested too deeply.") from None
 
 
 class _Loader(_BASE):
@@ -102,22 +102,10 @@ class _Loader(_BASE):
 
     foreign: tuple[str, ...] = ()
     has_aliases = True
-    max_depth = 10_000  # libyaml takes time quadratic in the depth
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._depth = 0
-        self._mappings: dict[Any, dict[Any, Any]] = {}
-
-    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-        """Count levels; the parser calls this before each node."""
-        self._depth += 1
-        if self._depth > self.max_depth:
-            raise _error(current_node, f"nesting deeper than {self.max_depth:,} levels")
-
-    def ascend_resolver(self) -> None:
-        """Undo `descend_resolver`."""
-        self._depth -= 1
+        self._checked: set[yaml.Node] = set()
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Return the value of a node; the same object for every alias of it."""
@@ -128,29 +116,21 @@ class _Loader(_BASE):
         except ValueError as error:  # an int of thousands of digits
             raise _error(node, str(error).removesuffix(".")) from None
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Return a mapping, to which `<<` adds the entries that it does not have itself."""
-        if node in self._mappings:
-            return self._mappings[node]
-        found: dict[Any, Any] = {}
-        merged: list[Any] = []
-        for key_node, value_node in node.value:
-            if key_node.tag == f"{_TAG}merge" and self.has_aliases:
-                is_list = isinstance(value_node, yaml.SequenceNode)
-                merged += value_node.value if is_list else [value_node]
-                continue
-            key = self.construct_key(key_node)
-            if key in found:
-                raise _error(key_node, f"the key {key!r:.60} occurs twice: remove one of them")
-            found[key] = self.construct_object(value_node, deep)
-        for one in merged:
-            if not isinstance(one, yaml.MappingNode):
-                raise _error(one, "<< takes a mapping, or a list of mappings")
-            found = {**self.construct_mapping(one, deep), **found}
-        self._mappings[node] = found
-        return found
+    def flatten_mapping(self, node: Any) -> None:
+        """Refuse a key that occurs twice, before `<<` adds those of other mappings."""
+        if node not in self._checked:
+            self._checked.add(node)
+            known: set[Any] = set()
+            for key_node, _ in node.value:
+                if key_node.tag == f"{_TAG}merge" and self.has_aliases:
+                    continue
+                key = self.checked_key(key_node)
+                if key in known:
+                    raise _error(key_node, f"the key {key!r:.60} occurs twice: remove one of them")
+                known.add(key)
+        super().flatten_mapping(node)
 
-    def construct_key(self, node: Any) -> Any:
+    def checked_key(self, node: Any) -> Any:
         """Return a key, which is a text or number."""
         if not isinstance(node, yaml.ScalarNode):
             raise _error(node, "a key must be a string or number, not a list or mapping")
@@ -181,26 +161,19 @@ class _OmegaConfLoader(_Loader):
 _OmegaConfLoader.add_implicit_resolver(f"{_TAG}float", _OMEGACONF_FLOAT, list("-+0123456789."))
 
 
-_QUOTED = ': a formula has quotes and single braces, such as "{num_steps}"'
-
-
 class _CoreLoader(_Loader):
     """YAML 1.2."""
 
     has_aliases = False
-    max_depth = 200
     yaml_implicit_resolvers: ClassVar = {
         None: [(f"{_TAG}{kind}", re.compile(rf"(?:{form})\Z")) for kind, form in _CORE.items()]
     }
 
-    def construct_key(self, node: Any) -> Any:
+    def checked_key(self, node: Any) -> Any:
         """Return a key as it is written: 1 is the text "1", as in JSON."""
-        if not isinstance(node, yaml.ScalarNode):
-            is_mapping = isinstance(node, yaml.MappingNode)
-            kind = f"mapping, as doubled braces make{_QUOTED}" if is_mapping else "list"
-            raise _error(node, f"a key must be a string, and not a {kind}")
-        if node.tag == f"{_TAG}merge":
+        if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}merge":
             raise _error(node, "a key must be a string; << has no meaning in a config file")
+        node.tag = f"{_TAG}str"
         return node.value
 
 

@@ -5,8 +5,8 @@ removes nodes with all that they hold. What that rests on is recorded when the p
 path, and compared before it is applied:
 
 - of a list through which a change leads: its items, a node as what it calls;
-- of a node that is removed: what it calls, and its arguments;
-- of a node in a list of which items are copies with another one in its place: what it calls;
+- of a node that is removed, or of which an added item of a list is a copy: what it calls, and its
+  arguments;
 - of a list that repeats until there are as many items as an argument gives, as blocks do over the
   depth, and that has one for each of them: that number.
 """
@@ -52,22 +52,12 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
     there = parts(old.root)
     values = [parts(node.value) for node in there if formulas.is_formula(node.value)]
     kept |= {id(node.value) for inside in values for node in inside}  # values are not removed
-    found: dict[str, Any] = {}
-    for path in changed:
-        for place, items, _ in _lists_on(old.root, path):
-            if place not in found:
-                found[place] = outside(items)
-    for part in (node.value for node in there if id(node.value) not in kept):
-        known = fiddle.set_arguments(part).items()
-        given = {str(key): outside(value) for key, value in known}
-        found[old.path(part)] = outside(part) | {"set": given}
-    for made in (node.value for node in parts(new.root)):
-        if (copied := comparison.original(made)) is not None:
-            for key, value in fiddle.set_arguments(copied).items():
-                is_other = outside(value) != outside(fiddle.set_arguments(made).get(key))
-                is_part = isinstance(value, fdl.Buildable) and not formulas.is_formula(value)
-                if is_part and is_other:
-                    found.setdefault(join(old.path(copied), step_to(key)), outside(value))
+    lists = {place: items for path in changed for place, items, _ in _lists_on(old.root, path)}
+    found: dict[str, Any] = {place: outside(items) for place, items in lists.items()}
+    removed = [node.value for node in there if id(node.value) not in kept]
+    copied = [comparison.original(node.value) for node in parts(new.root)]
+    for part in [*removed, *filter(None, copied)]:
+        found[old.path(part)] = outside(part) | {"set": _given(part)}
     numbers = numbers_in(old.root), numbers_in(new.root)
     for was, now in comparison.pairs():
         for name, count in _repeats(now).items():
@@ -86,10 +76,7 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
     number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
-            now = value_at(root, path)
-            yield from _changed_since(path, was["set"], now) if "set" in was else ()
-            if "set" not in was and (wrong := difference_text(was, outside(now))):
-                yield Unmet(f"{path}: {wrong}, and copies differ: {_REMEDY}.", place=path)
+            yield from _changed_since(path, was["set"], value_at(root, path))
         elif not isinstance(was, list):
             try:
                 ref = follow(root, path)
@@ -128,32 +115,29 @@ def renumbered(
             yield path, was, now
 
 
+def _given(part: fdl.Buildable) -> dict[str, Any]:
+    return {str(key): outside(value) for key, value in fiddle.set_arguments(part).items()}
+
+
 def _changed_since(path: str, given: Mapping[str, Any], part: Any) -> Iterator[Unmet]:
-    """Yield where a node that is to be removed has other arguments than it had."""
+    """Yield where a node that is to be removed, or was copied, has other arguments than it had."""
     if not isinstance(part, fdl.Buildable):
         return  # which is reported where it is held
-    known = {str(key): outside(value) for key, value in fiddle.set_arguments(part).items()}
-    for name, (was, now) in both(given, known, fdl.NO_VALUE):
+    for name, (was, now) in both(given, _given(part), fdl.NO_VALUE):
         if wrong := difference_text(was, now):
             place = join(path, step_to(int(name) if name.isdecimal() else name))
-            yield Unmet(f"{place}: {wrong}, and would be removed: {_REMEDY}.", place=place)
+            yield Unmet(f"{place}: {wrong}: {_REMEDY}.", place=place)
 
 
 def _other_item(ref: ParameterRef, was: list[Any], now: list[Any], index: int) -> Unmet | None:
-    """Return an error if the item of a list is another one than it was.
-
-    If the length changed, match unique items; items of repeated lists never match.
-    """
-    wrong = difference_text(was[index], now[index])
+    """Return an error if the item of a list is another one than it was, or may be."""
     if len(was) != len(now):
-        repeats = ref.key in _repeats(ref.container)
-        if wrong or repeats or was.count(was[index]) > 1 or now.count(now[index]) > 1:
-            return Unmet(
-                f"{ref.path}: it had {num_entries(was)} when the difference was taken, but has "
-                f"{num_entries(now)}, so that [{index}] is another: {_REMEDY}.",
-                place=ref.path,
-            )
-    elif wrong and len(now) > 1:
+        return Unmet(
+            f"{ref.path}: it had {num_entries(was)} when the difference was taken, but has "
+            f"{num_entries(now)}, so that [{index}] may be another: {_REMEDY}.",
+            place=ref.path,
+        )
+    if len(now) > 1 and (wrong := difference_text(was[index], now[index])):
         path = f"{ref.path}[{index}]"
         return Unmet(f"{path}: {wrong}: {_REMEDY}.", place=path)
     return None

@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,12 +102,14 @@ class _Maker:
         old = self.comparison.predecessor(new)
         return old if fiddle.kind_of(old) is fiddle.kind_of(new) else None
 
-    def _is_kept(self, old: Any, new: Any) -> bool:
-        return IS_PART[type(old)] and self._kept(new) is old
-
-    def _is_copied(self, old: Any, new: Any) -> bool:
-        """Return whether a new node is a copy of an old one, or that very one."""
-        return IS_PART[type(old)] and (self.comparison.original(new) or self._kept(new)) is old
+    def _is_alike(self, old: Any, new: Any) -> bool:
+        """Return whether a value stays: an equal one, or a node that becomes the new one."""
+        if IS_PART[type(old)] or IS_PART[type(new)]:
+            return IS_PART[type(old)] and self._kept(new) is old
+        if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
+            return is_same(old, new)
+        items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+        return len(old) == len(new) and all(self._is_alike(*pair) for _, pair in items)
 
     def _compare(self, old: Any, new: Any) -> None:
         """Compare two nodes that are paired."""
@@ -127,7 +129,7 @@ class _Maker:
 
     def _place(self, path: str, old: Any, new: Any) -> None:
         """Record the change of a place; of its items alone where the rest of a list stays."""
-        if _is_alike(old, new, self._is_kept):
+        if self._is_alike(old, new):
             return
         node = self.comparison.old.node_of.get(id(old))
         is_alike = fiddle.kind_of(old) is fiddle.kind_of(new)
@@ -150,15 +152,10 @@ class _Maker:
     def _entry(self, part: Any) -> dict[str, Any]:
         """Return the entry of a new node."""
         known, tags = fiddle.set_arguments(part), fiddle.nonempty_tags(part).items()
-        entry = head_of(part) | {
+        return head_of(part) | {
             "set": {str(key): codec.encode(value, self._refer) for key, value in known.items()},
             "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
-        if (old := self.comparison.original(part)) is not None:
-            values = both(fiddle.set_arguments(old), known, fdl.NO_VALUE)
-            but = [str(key) for key, pair in values if not _is_alike(*pair, self._is_copied)]
-            entry["like"] = {"part": self.comparison.old.path(old), "but": but}
-        return entry
 
     def _refer(self, part: fdl.Buildable) -> dict[str, str]:
         if (old := self._kept(part)) is not None:
@@ -168,16 +165,6 @@ class _Maker:
             self._parts[path] = {}
             self._new.append(part)
         return {"part": path}
-
-
-def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -> bool:
-    """Return whether two values are equal, given which nodes are."""
-    if IS_PART[type(old)] or IS_PART[type(new)]:
-        return are_parts_alike(old, new)
-    if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
-        return is_same(old, new)
-    items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
-    return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)
 
 
 def apply(root: Any, changes: Changes | Patch) -> Any:
@@ -232,7 +219,6 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
     root = cloning.clone(root)
     places: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
-    outdated: list[str] = []
 
     def keep(path: str) -> Any:
         return follow(root, path, is_there=True).value
@@ -259,8 +245,6 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
-        outdated += _outdated(root, made, patch.parts)
-    errors.raise_all(outdated)
     called = [held(ref.container, ref.key) for _, ref, _, _ in places]
     for path, ref, change, _ in places:
         with _at(path):
@@ -305,36 +289,6 @@ def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Fin
         ref.write(new)
     for name in change.get("tags", [(), ()])[1]:
         fdl.add_tag(holder, ref.key, codec.find_tag(name, find))  # pyright: ignore
-
-
-def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[str]:
-    """Yield where the nodes that new ones were made like have changed since."""
-    copies = {name: entry["like"] for name, entry in entries.items() if "like" in entry}
-    inner = {id(made[name]) for name in copies}
-
-    def is_alike(now: Any, new: Any) -> bool:  # copies are compared by themselves
-        is_copy = id(new) in inner and isinstance(now, fdl.Buildable)
-        return is_copy or is_same(now, new)
-
-    reported: set[str] = set()
-    for name, like in copies.items():
-        now, part = follow(root, like["part"], is_there=True).value, made[name]
-        differ = [("", (title(now), title(part)))]
-        if fdl.get_callable(now) is fdl.get_callable(part):
-            arguments = both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
-            differ = [
-                (step_to(key), (text_of(values[0]), text_of(values[1])))
-                for key, values in arguments
-                if str(key) not in like["but"] and not _is_alike(*values, is_alike)
-            ]
-        for step, (is_now, was) in differ:
-            place = join(like["part"], step)
-            if place not in reported:
-                reported.add(place)
-                yield (
-                    f"{place} is {is_now} now, and {join(name, step)}, which the difference "
-                    f"made like it, is {was}: apply this difference before that change."
-                )
 
 
 def merge(base: Any, ours: Any, theirs: Any) -> Any:
