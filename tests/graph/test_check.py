@@ -8,7 +8,8 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.graph import ConfigErrors, build, check
+from fidgpt.graph import ConfigErrors, build, check, fingerprint
+from fidgpt.graph.building import check_and_bind
 from fidgpt.graph.formulas import make_formula
 
 from .edited import message_of
@@ -179,3 +180,42 @@ def test_a_factory_in_two_places_is_refused_as_on_the_command_line(in_lists: boo
     cfg = fdl.Config(takes_any, both=fdl.Partial(takes_any, first=held, second=held))
     (message,) = mistakes(cfg)
     assert message.startswith("both.first and both.second hold one ArgFactory of Part, which crea")
+
+
+def remember(items: list[int] = [], *, names: Any = None, **others: Any) -> Any:  # noqa: B006
+    items.append(len(items))
+    return items, names, others
+
+
+def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> None:
+    names = {"a"}
+    cfg = fdl.Config(
+        remember, names=names, nested=[{1}, {"deep": {2}}], again=names, pair=(names, ({5},))
+    )
+    plain = fdl.Config(remember)
+    before = fingerprint(plain)
+    items, built, others = build(cfg)
+    assert (items, built) == ([0], {"a"}) and others["again"] is built
+    built.add("b")
+    others["nested"][0].add(3)
+    others["nested"][1]["deep"].add(4)
+    assert others["pair"][0] is built
+    others["pair"][1][0].add(6)
+    assert cfg.names == {"a"} and cfg.nested == [{1}, {"deep": {2}}]
+    assert cfg.pair == ({"a"}, ({5},))
+    assert build(plain)[0] == [0] and fingerprint(plain) == before
+
+
+def fill(pair: Any = ([], {"deep": [[]]}), table: Any = {"a": [1]}) -> Any:  # noqa: B006
+    for items in (pair[0], pair[1]["deep"][0], table["a"]):
+        items.append(len(items))
+    return pair, table
+
+
+def test_containers_inside_a_default_are_not_those_of_the_signature() -> None:
+    plain = fdl.Config(fill)
+    before = fingerprint(plain)
+    for _ in range(2):
+        assert build(plain) == (([0], {"deep": [[0]]}), {"a": [1, 1]})
+    check_and_bind(plain)
+    assert fingerprint(plain) == before

@@ -1,6 +1,8 @@
 """From a graph to the objects that it describes: check, bind, build."""
 
+import collections
 import contextlib
+import copy
 import inspect
 import re
 import sys
@@ -14,6 +16,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import binding, checking, fiddle, formulas, hints
+from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
@@ -21,6 +24,7 @@ from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, ste
 T = TypeVar("T")
 Constraint = Callable[[Any], None]
 _Values = Mapping[Any, Any]
+_CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _MAX_LINES = 5  # of a message of a constructor
 
 
@@ -162,9 +166,50 @@ def _bound(
 
 
 def _plain(bound: Any) -> Any:
-    """A bound graph that `fdl.build` builds as it is, with secrets."""
+    """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
+
+    `fdl.build` copies lists and dicts, but neither sets nor defaults, which whoever gets them could
+    change: those of the config, and of all later calls.
+    """
     root = with_secrets_revealed(bound)
+    if any(_lent(node.value) for node in nodes(root)):
+        root, copies = clone(root) if root is bound else root, dict[int, Any]()
+        for node in nodes(root):
+            items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
+            for key, value in _lent(node.value).items():
+                items[key] = _owned(value, copies)
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
+
+
+def _lent(value: Any) -> dict[Any, Any]:
+    """The containers in a node that `fdl.build` would pass on themselves, by key."""
+    if not IS_PART[type(value)]:
+        items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
+        return {key: one for key, one in items if _is_passed_on(one)}
+    held = fiddle.raw_arguments(value)
+    return {
+        key: one
+        for key, one in fiddle.all_arguments(value).items()
+        if _is_passed_on(one, is_default=key not in held)
+    }
+
+
+def _owned(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy of a container and of those in it, one for all its uses; of a tuple, another one."""
+    if type(value) is tuple:
+        return tuple(_owned(one, copies) for one in value)
+    if isinstance(value, _CONTAINERS) and id(value) not in copies:
+        copies[id(value)] = mine = copy.copy(value)
+        if isinstance(mine, dict | list):
+            for key, one in [*mine.items()] if isinstance(mine, dict) else enumerate(mine):
+                mine[key] = _owned(one, copies)
+    return copies.get(id(value), value)
+
+
+def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
+    if type(value) is tuple:
+        return any(_is_passed_on(one, is_default=is_default) for one in value)
+    return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
@@ -267,14 +312,17 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     """
 
     def built(item: Any) -> Any:
-        return made[id(item)] if id(item) in made else revealed(item)
+        if id(item) in made:
+            return made[id(item)]
+        return copy.copy(item) if _is_passed_on(item) else revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    arguments = {**fiddle.raw_arguments(value), **others}
+    defaults = {key: _owned(one, {}) for key, one in _lent(value).items()}
+    arguments = {**defaults, **fiddle.raw_arguments(value), **others}
     built_arguments = {key: built(item) for key, item in arguments.items()}
     return fiddle.call(value, built_arguments, directly=directly)
 
