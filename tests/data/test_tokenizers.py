@@ -188,30 +188,30 @@ def replacing(file: dict[str, Any], pattern: str = "zqxj") -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "The Zebra .*the zebra"),
-    "replace": (replacing, "its normalizer Replace changes texts"),
-    "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "it changes"),
+    "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),
+    "replace": (replacing, "normalizer Replace changes texts"),
+    "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "normalizer NFKC"),
     "prefix": (
         lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True),
-        "it changes .The Zebra .* The",
+        "with add_prefix_space",
     ),
-    "removed": (removing, "its pre-tokenizer Split, which removes"),
-    "added": (added("<tool>", rstrip=True), "'a <tool> b' to 'a <tool>b'"),
+    "removed": (removing, "pre-tokenizer Split, which removes"),
+    "added": (added("<tool>", rstrip=True), "added token '<tool>', which strips"),
     "alphabet": (
         lambda file: (
             file["model"].update(merges=[]),
             file["model"]["vocab"].pop("T"),
             file["model"]["vocab"].pop("Z"),
         ),
-        "it changes .The Zebra .*he ebra",
+        r"no token for 2 bytes such as 0x54, 0x5a",
     ),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_files_that_change_texts_are_refused(name, bpe, tmp_path: Path):
+def test_files_that_change_texts_are_refused_by_what_changes_them(name, bpe, tmp_path: Path):
     change, message = CHANGES[name]
-    with pytest.raises(data.DataError, match=f"loses text: .*{message}"):
+    with pytest.raises(data.DataError, match=f"loses text: its .*{message}"):
         data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", change))
 
 

@@ -177,6 +177,33 @@ def test_mixtures_balance_by_a_bias_and_no_loss(
         assert block.mlp.balancing == [] and block.mlp.router.selection_bias.rate == 1e-3
 
 
+def test_files_of_2024_have_these_entries_elsewhere() -> None:
+    mapped = read_torchtitan(
+        """
+        [model]
+        name = "llama3"
+        flavor = "8B"
+        [training]
+        batch_size = 1
+        seq_len = 8192
+        warmup_steps = 200
+        steps = 1000
+        data_parallel_degree = 4
+        tensor_parallel_degree = 2
+        compile = true
+        enable_float8_linear = true
+        [experimental]
+        context_parallel_degree = 2
+        pipeline_parallel_degree = 1
+        """
+    )
+    assert listed(mapped) == {"optimizer.weight_decay", "activation_checkpoint.mode"}
+    cfg = graph_of(mapped)
+    mesh = cfg.parallel.mesh
+    assert (mesh.shard, mesh.context, mesh.tensor, cfg.schedule.warmup) == (4, 2, 2, 200)
+    assert cfg.model.compile is not None and cfg.model.float8 is not None
+
+
 def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
     mapped = read_torchtitan(
         """

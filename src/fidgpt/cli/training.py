@@ -57,7 +57,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     echo(changes)
-    warn([*warnings, *without_effect(composition)])
+    warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         echo([f"tuning: {choice.reason}"])
@@ -245,6 +245,13 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
             f"resume it with {shlex.quote(f'--resume={path}')}, or name another --run_dir."
         )
     return old
+
+
+def _unreached_stop(cfg: fdl.Buildable) -> Iterator[str]:
+    """Yield a sentence if a run ends before --until_step."""
+    num_steps = getattr(cfg, "num_steps", None)
+    if FLAGS.until_step is not None and isinstance(num_steps, int) and FLAGS.until_step > num_steps:
+        yield f"--until_step={FLAGS.until_step} is after the end of the run, at {num_steps=}."
 
 
 def _contradictions() -> Iterator[str]:

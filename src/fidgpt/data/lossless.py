@@ -25,7 +25,7 @@ def change_of(
     *,
     prefix: str = "",
 ) -> str | None:
-    """Return what a tokenizer changes in some text; None if nothing.
+    """Return what a tokenizer changes in some text, and by which part; None if nothing.
 
     The composition of characters (NFC) is allowed: it changes how a text is written and not how
     it is read. So is a prefix in front of a text, or that only where the text has none. Parts that
@@ -47,9 +47,10 @@ def change_of(
         begun = text if text.startswith(prefix) else prefix + text
         allowed = {prefix + text, begun, unicodedata.normalize("NFC", prefix + text)}
         if found not in {one.encode() for one in allowed}:
+            part = next(_suspects(content, text, values), "it")
             if text == _ALL_BYTES:
-                return "it changes some characters, or has no token for some bytes"
-            return f"it changes {text!r} to {found.decode(errors='replace')!r}"
+                return f"{part} changes some characters"
+            return f"{part} changes {text!r} to {found.decode(errors='replace')!r}"
     part = next(_replacing(content), None) or next(_removing(content), None)
     return None if part is None else f"{part} changes texts that hold its pattern"
 
@@ -70,3 +71,23 @@ def _removing(content: Mapping[str, Any]) -> Iterator[str]:
         removes = part.get("behavior") == "Removed" and not part.get("invert")
         if removes or part["type"].startswith(("Whitespace", "CharDelimiter")):
             yield f"its pre-tokenizer {part['type']}, which removes what is between words,"
+
+
+def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) -> Iterator[str]:
+    """Yield the parts that change texts, in the order in which they are applied."""
+    for token in content.get("added_tokens") or ():
+        if (token.get("lstrip") or token.get("rstrip")) and token["content"] in text:
+            yield f"its added token {token['content']!r}, which strips the spaces beside it,"
+    for part in parts_of(content.get("normalizer"), "normalizers"):
+        if part["type"] not in ("NFC", "Prepend") and part.get("content") != SPACE:
+            yield f"its normalizer {part['type']}"
+    for part in parts_of(content.get("pre_tokenizer"), "pretokenizers"):
+        if part.get("add_prefix_space"):
+            yield f"its pre-tokenizer {part['type']} with add_prefix_space"
+        if part.get("behavior") == "Removed" and part.get("invert"):
+            yield f"its pre-tokenizer {part['type']}, which removes what is between words,"
+    yield from _removing(content)
+    letters = {value for value in values if len(value) == 1}
+    if missing := sorted({byte for byte in text.encode() if bytes([byte]) not in letters}):
+        listed = ", ".join(f"{byte:#04x}" for byte in missing[:4])
+        yield f"its vocabulary, which has no token for {len(missing)} bytes such as {listed},"

@@ -87,7 +87,7 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
     Unset entries have torchtitan's defaults as of 2026. The model is that of a named config.
 
     Args:
-      config: a TOML file of 2025, as a text or a Path to it; or what a function in a
+      config: a TOML file of before 2026, as a text or a Path to it; or what a function in a
         `config_registry.py` returns.
 
     Raises:
@@ -104,12 +104,40 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
         name, tree = "the torchtitan config", _tree_of(config)
     if not isinstance(tree.get("model"), dict):
         raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
+    _move_former(tree)
     recipe = Recipe(tree, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
     for convert in (_map_model, _map_training, _map_optimizer, _map_schedule, _map_mesh):
         convert(recipe)
     _map_wrappers(recipe)
     _map_records(recipe)
     return recipe.mapped()
+
+
+# Where files of 2024 have entries, by where they went.
+_FORMER = {
+    **{("parallelism", key): ("training", "experimental") for key, _ in _AXES.values()},
+    ("parallelism", "pipeline_parallel_degree"): ("training", "experimental"),
+    ("parallelism", "enable_async_tensor_parallel"): ("experimental",),
+    ("lr_scheduler", "warmup_steps"): ("training", "optimizer"),
+    ("compile", "enable"): ("training",),
+}
+_FORMER_NAMES = {
+    ("parallelism", "data_parallel_shard_degree"): "data_parallel_degree",
+    ("compile", "enable"): "compile",
+}
+
+
+def _move_former(tree: dict[str, Any]) -> None:
+    """Move the entries of files of 2024 to the sections in which they are now."""
+    for (section, key), homes in _FORMER.items():
+        for home in homes:
+            former = tree.get(home)
+            for name in (key, _FORMER_NAMES.get((section, key))):
+                if isinstance(former, dict) and name in former:
+                    tree[section] = {key: former.pop(name), **tree.get(section, {})}
+    for home in ("training", "float8"):
+        if isinstance(former := tree.get(home), dict) and former.pop("enable_float8_linear", False):
+            tree["model"].setdefault("converters", ["float8"])
 
 
 def _map_model(recipe: Recipe) -> None:
