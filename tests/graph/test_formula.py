@@ -58,6 +58,14 @@ def test_a_formula_is_inherited_and_inherits() -> None:
     assert built.other()[0].width == 100
 
 
+@pytest.mark.parametrize("text", ["{{depth}}", "{ { depth } } * 2", "2 * {{@Width}}"])
+def test_doubled_braces_are_told_to_be_single(text: str) -> None:
+    """As templates and Python's format strings write them, in a file of overrides too."""
+    name = "@Width" if "@" in text else "depth"
+    with pytest.raises(ConfigError, match=rf"written in single braces: \{{{name}\}}, not \{{"):
+        graph(text)
+
+
 def test_a_circle_through_a_computed_number_is_an_error_without_internals() -> None:
     cfg = fdl.Config(Outer, width=Width.new(1), depth=fdl.Config(scaled, Width.new(), ratio=2.0))
     cfg.width = make_formula(cfg, "{depth} + 1")

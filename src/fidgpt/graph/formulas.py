@@ -12,6 +12,7 @@ from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
 
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")
+_DOUBLED = re.compile(r"\{\s*\{([^{}]*)\}\s*\}")
 _REFERENCE = re.compile(r"\{\s*@?[A-Za-z_\[][^{}:,]*\}")
 
 
@@ -79,6 +80,9 @@ def make_formula(root: Any, text: str, *, ref: paths.ParameterRef | None = None)
                 f"for example {ref.path}*=2."
             )
     with at(text):
+        if doubled := _DOUBLED.search(text):
+            name = doubled[1].strip()
+            raise ConfigError(f"a name is written in single braces: {{{name}}}, not {doubled[0]}.")
         try:  # with numbers that may fail where others do not
             expressions.compute(*_with_plain_names(text, dict.fromkeys(names, 1)))
         except ConfigError as error:
