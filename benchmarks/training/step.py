@@ -70,7 +70,7 @@ def warm_contestant(
     python = sys.executable if name.startswith(OURS) else asked.peers
     size = asked.batch_size or SHAPES[shape].batch_size
     command = [python, str(Path(__file__).with_name("contestants.py")), shape, name]
-    command += [f"--batch_size={size}", f"--device={asked.device}"]
+    command += [f"--batch_size={size}", f"--device={asked.device}", f"--clock={asked.clock}"]
     begin = time.perf_counter()
     with started(command, name=f"{shape}: {name}", threads=asked.threads) as ready:
         took = time.perf_counter() - begin
@@ -163,6 +163,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch_size", type=int, help="that of the shape unless said")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    clocks = ("wall", "cpu")
+    parser.add_argument(
+        "--clock", choices=clocks, default="wall", help="of steps; cpu beside others"
+    )
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     asked = parser.parse_args()
     baseline = BASELINES[asked.device.type]
