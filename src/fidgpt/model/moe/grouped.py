@@ -66,7 +66,11 @@ def grouped_linear(
 
 def _is_generated(rows: Tensor) -> bool:
     """Return whether oneDNN generates code for each number of rows that it multiplies."""
-    return cpu.ENABLED and rows.device.type == "cpu" and rows.dtype == torch.bfloat16
+    if not cpu.ENABLED or rows.device.type != "cpu":
+        return False
+    if rows.dtype == torch.float32 and not torch.compiler.is_compiling():
+        return torch.get_float32_matmul_precision() == "medium"  # products in bfloat16
+    return rows.dtype == torch.bfloat16
 
 
 def _has_kernel(rows: Tensor, widths: Iterable[int]) -> bool:
