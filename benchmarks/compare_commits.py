@@ -35,9 +35,6 @@ MEASURED = (
     "utilisation",
     "memory",
 )  # vary between runs
-# Directives below whose names differ in the other commit: new -> old.
-OLD_DIRECTIVES: dict[str, str] = {}
-OLD_METRICS: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -149,13 +146,11 @@ class Tree:
 
     root: Path
     directory: Path
-    is_old: bool = False
 
     def rows(self, name: str) -> Rows | str:
         """Return the rows of a case's metrics, or the end of its output if it failed."""
         case = CASES[name]
-        renamed = OLD_DIRECTIVES if self.is_old else {}
-        flags = [f"--config={renamed.get(one, one)}" for one in case.directives]
+        flags = [f"--config={one}" for one in case.directives]
         commands = [[*flags, f"--run_dir={name}"]]
         if case.stopped_after:
             commands = [[*commands[0], f"--until_step={case.stopped_after}"], [f"--resume={name}"]]
@@ -174,9 +169,7 @@ class Tree:
             if done.returncode:
                 return done.stdout[-3000:]
         lines = (self.directory / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        names = {} if self.is_old else OLD_METRICS
-        rows: Rows = [json.loads(line) for line in lines]
-        return [{names.get(key, key): value for key, value in row.items()} for row in rows]
+        return [json.loads(line) for line in lines]
 
 
 def compared(name: str, trees: list[Tree]) -> tuple[bool, str]:
@@ -235,7 +228,7 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         other = options.other or stack.enter_context(checkout(options.commit, folder / "commit"))
-        trees = [Tree(HERE, folder / "new"), Tree(other.resolve(), folder / "old", is_old=True)]
+        trees = [Tree(HERE, folder / "new"), Tree(other.resolve(), folder / "old")]
         source = inspect.getsource(argparse)
         texts = [source[start : start + 700] for start in range(0, len(source), 700)]
         for tree in trees:

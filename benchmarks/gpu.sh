@@ -3,7 +3,7 @@
 # and generation beside peers, memory beside the plan, and where a step spends its time.
 #
 #   benchmarks/gpu.sh                               # writes gpu.md
-#   PEERS=/tmp/peers/bin/python benchmarks/gpu.sh   # with litgpt and transformers from there
+#   PEERS=/tmp/peers/bin/python benchmarks/gpu.sh   # with transformers from there
 #   DEVICE=cpu PAGE=/tmp/page.md benchmarks/gpu.sh  # a rehearsal without a GPU, with small shapes
 #
 # A part that fails is noted on the page, and the others go on; the exit status is then 1.

@@ -10,14 +10,15 @@ named; a cell that would take too long, by what smaller configs took, is left ou
 import argparse
 import json
 import math
-import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+from processes import Contestant, started  # pyright: ignore[reportMissingImports]
 
 OURS = "fidgpt"
 FLOOR = "dataclasses"
@@ -39,49 +40,8 @@ ONCE = 0.5  # seconds from which a cell is measured in the first round only
 Results = dict[str, dict[str, dict[str, Any]]]  # of a size: system, then cell, then what it took
 
 
-class System:
-    """A process that measures a cell whenever it is told to."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def measure(self, blocks: int, cell: str, budget: float) -> dict[str, Any]:
-        """What `contestant.py` answers; a process that fails says why, and ends this one."""
-        assert self._process.stdin and self._process.stdout and self._process.stderr
-        question = {"blocks": blocks, "cell": cell, "budget": budget}
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            sys.exit(f"{self._process.args}: {cell}\n{self._process.stderr.read()}")
-        return json.loads(answer)
-
-
-@contextmanager
-def started(python: str, name: str) -> Iterator[System | None]:
-    """A system that waits for questions, or None if it is not installed."""
-    process = subprocess.Popen(
-        [python, str(Path(__file__).with_name("contestant.py")), name],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    try:
-        assert process.stdout and process.stderr
-        ready = process.stdout.readline()
-        if not ready:
-            reason = process.stderr.read().strip().splitlines()[-1:]
-            print(f"{name} is left out: {''.join(reason)}", file=sys.stderr)
-        yield System(process) if ready else None
-    finally:
-        process.kill()
-        process.wait()
-
-
 def compare(
-    systems: dict[str, System],
+    systems: dict[str, Contestant],
     blocks: int,
     *,
     rounds: int,
@@ -100,7 +60,8 @@ def compare(
                 }
                 if forecast(times, blocks) > limit or (known and known["seconds"] > ONCE):
                     continue
-                answer = system.measure(blocks, cell, budget)
+                question = {"blocks": blocks, "cell": cell, "budget": budget}
+                answer = system.take_turn(json.dumps(question))
                 has_cell = answer["seconds"] is not None
                 if has_cell and (known is None or answer["seconds"] < known["seconds"]):
                     results[name][cell] = answer
@@ -182,8 +143,8 @@ def main() -> None:
         systems = {}
         for name in arguments.system or SYSTEMS:
             python = sys.executable if name == OURS else arguments.peers
-            system = stack.enter_context(started(python, name))
-            if system is not None:
+            command = [python, str(Path(__file__).with_name("contestant.py")), name]
+            if system := stack.enter_context(started(command, name=name, threads=1)):
                 systems[name] = system
         measured: dict[int, Results] = {}
         for blocks in sorted(map(int, arguments.blocks.split(","))):

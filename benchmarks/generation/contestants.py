@@ -261,7 +261,8 @@ def main() -> None:
             if asked.device.type == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter())
-        row = {"prefill": times[1] - times[0], "writing": times[-1] - times[1]}
+        step = (times[-1] - times[1]) / (asked.num_tokens - 1)
+        row = {"prefill": times[1] - times[0], "step": step}
         print(json.dumps(row), flush=True)
 
 

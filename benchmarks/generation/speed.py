@@ -9,11 +9,10 @@ installed are left out, and named.
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ from contestants import CONTESTANTS, DTYPES, LAYERS, VOCAB, WIDTH
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 from machine import gpu, machine  # pyright: ignore[reportMissingImports]
-from processes import started, take_turn  # pyright: ignore[reportMissingImports]
+from processes import Contestant, started  # pyright: ignore[reportMissingImports]
 
 # What a token reads: the matrices of all layers, and the table.
 WEIGHTS = 12 * WIDTH**2 * LAYERS + VOCAB * WIDTH
@@ -30,31 +29,9 @@ OWN = "fidgpt"
 COMPILED = f"{OWN}, static cache, compiled"  # which gains where launches take time
 
 
-class Contestant:
-    """A process that writes on demand.
-
-    Attributes:
-      prefill: seconds to the first token, of each turn.
-      step: seconds of each further token, of each turn.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], *, num_tokens: int) -> None:
-        self._process = process
-        self._num_tokens = num_tokens
-        self.prefill: list[float] = []
-        self.step: list[float] = []
-
-    def write(self) -> None:
-        """Takes a turn."""
-        row = take_turn(self._process)
-        self.prefill.append(row["prefill"])
-        self.step.append(row["writing"] / (self._num_tokens - 1))
-
-
-@contextmanager
 def warm_contestant(
     name: str, dtype: str, batch_size: int, asked: argparse.Namespace
-) -> Iterator[Contestant | None]:
+) -> AbstractContextManager[Contestant | None]:
     """A contestant that is warm, or None if what it compares with is not installed."""
     python = sys.executable if name.startswith(OWN) else asked.peers
     command = [python, str(Path(__file__).with_name("contestants.py")), name, f"--dtype={dtype}"]
@@ -64,9 +41,7 @@ def warm_contestant(
         f"--prompt_tokens={asked.prompt_tokens}",
         f"--num_tokens={asked.num_tokens}",
     ]
-    named = f"{name}, {dtype}, batch of {batch_size}"
-    with started(command, name=named, threads=asked.threads) as ready:
-        yield None if ready is None else Contestant(ready[0], num_tokens=asked.num_tokens)
+    return started(command, name=f"{name}, {dtype}, batch of {batch_size}", threads=asked.threads)
 
 
 def bandwidth(device: torch.device, *, threads: int) -> float:
@@ -95,13 +70,13 @@ def table(results: dict[str, Contestant], *, batch_size: int, least: float) -> s
     ]
     own = results.get(OWN)
     for name, result in results.items():
-        step, prefill = statistics.median(result.step), statistics.median(result.prefill)
+        step, prefill = (statistics.median(result.each(n)) for n in ("step", "prefill"))
         row = f"| {name} | {batch_size / step:.1f} | {step * 1e3:.1f} | {least / step:.0%} "
         if own is None:
             lines.append(f"{row}| | | {prefill * 1e3:.0f} | |")
             continue
-        each = ratios(result.step, own.step)
-        reads = statistics.median(ratios(result.prefill, own.prefill))
+        each = ratios(result.each("step"), own.each("step"))
+        reads = statistics.median(ratios(result.each("prefill"), own.each("prefill")))
         lines.append(
             f"{row}| {statistics.median(each):.2f} | {min(each):.2f} {max(each):.2f} "
             f"| {prefill * 1e3:.0f} | {reads:.2f} |"
@@ -149,7 +124,7 @@ def main() -> None:
                 for _ in range(asked.rounds):
                     fastest = max(fastest, bandwidth(asked.device, threads=asked.threads))
                     for one in results.values():
-                        one.write()
+                        one.take_turn()
             least = WEIGHTS * DTYPES[dtype].itemsize / fastest
             title = f"{dtype}, batch of {batch_size}, {asked.prompt_tokens} + {asked.num_tokens}"
             print(f"\n#### {title} tokens, memory {fastest / 1e9:.1f} GB/s\n")

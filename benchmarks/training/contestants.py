@@ -63,7 +63,7 @@ def plain(task: Task, **options: Any) -> Step:
 
 
 def transformers(task: Task, *, experts: str = "eager", **options: Any) -> Step:
-    """Hugging Face's GPT-2, Qwen3-Next, OLMoE, or its Llama, as the shape is.
+    """Hugging Face's GPT-2, OLMoE, or its Llama, as the shape is.
 
     Args:
       task: what is trained.
@@ -74,9 +74,7 @@ def transformers(task: Task, *, experts: str = "eager", **options: Any) -> Step:
 
     shape = task.shape
     model: Any
-    if shape.config.startswith("qwen3_next"):
-        model = _qwen3_next(shape)
-    elif shape.num_experts:
+    if shape.num_experts:
         model = _olmoe(shape, experts=experts)
     elif shape.has_learned_positions:
         model = GPT2LMHeadModel(
@@ -109,30 +107,6 @@ def transformers(task: Task, *, experts: str = "eager", **options: Any) -> Step:
     return _loop(model, logits_of, task.device, **options)
 
 
-def _qwen3_next(shape: Shape) -> nn.Module:
-    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
-
-    return Qwen3NextForCausalLM(
-        Qwen3NextConfig(
-            hidden_size=shape.hidden_dim,
-            num_hidden_layers=shape.num_layers,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            head_dim=64,
-            linear_key_head_dim=32,
-            linear_value_head_dim=32,
-            linear_num_key_heads=4,
-            linear_num_value_heads=8,
-            num_experts=8,
-            num_experts_per_tok=2,
-            moe_intermediate_size=shape.ffn_dim,
-            shared_expert_intermediate_size=shape.ffn_dim,
-            vocab_size=shape.vocab_size,
-            max_position_embeddings=shape.seq_len,
-        )
-    )
-
-
 def _olmoe(shape: Shape, *, experts: str) -> nn.Module:
     """OLMoE, which has no shared expert; its router normalizes the weights, as fidgpt's does."""
     from transformers import OlmoeConfig, OlmoeForCausalLM
@@ -156,35 +130,6 @@ def _olmoe(shape: Shape, *, experts: str) -> nn.Module:
     return OlmoeForCausalLM(config)
 
 
-def litgpt(task: Task, **options: Any) -> Step:
-    """The GPT of litgpt, its table tied by hand; it has no learned positions but always rotates."""
-    from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]
-
-    shape = task.shape
-    if shape.has_learned_positions:
-        parts: dict[str, Any] = dict(norm_class_name="LayerNorm", mlp_class_name="GptNeoxMLP")
-    else:
-        parts = dict(norm_class_name="RMSNorm", mlp_class_name="LLaMAMLP", rotary_percentage=1.0)
-    config = Config(
-        block_size=shape.seq_len,
-        n_layer=shape.num_layers,
-        n_head=shape.num_heads,
-        n_query_groups=shape.num_kv_heads,
-        n_embd=shape.hidden_dim,
-        intermediate_size=shape.ffn_dim,
-        vocab_size=shape.vocab_size,
-        padded_vocab_size=shape.vocab_size,
-        parallel_residual=False,
-        bias=shape.has_learned_positions,
-        gelu_approximate="tanh",
-        **parts,
-    )
-    model = GPT(config).to(task.device)
-    if shape.is_tied:
-        model.lm_head.weight = model.transformer.wte.weight
-    return _loop(model, model, task.device, **options)
-
-
 WAYS: dict[str, dict[str, Any]] = {
     "float32": dict(fused=None, autocast=False, compiled=False),
     "float32, fused AdamW, compiled": dict(fused=True, autocast=False, compiled=True),
@@ -193,7 +138,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 CONTESTANTS: dict[str, Callable[[Task], Step]] = {
     f"{name}, {way}": partial(peer, **options)
-    for name, peer in (("PyTorch", plain), ("litgpt", litgpt), ("transformers", transformers))
+    for name, peer in (("PyTorch", plain), ("transformers", transformers))
     for way, options in WAYS.items()
 }
 for way in ("float32", "bf16 autocast"):
@@ -273,6 +218,7 @@ def main() -> None:
     parser.add_argument("contestant", choices=CONTESTANTS)
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--device", type=torch.device, required=True)
+    parser.add_argument("--clock", required=True)
     asked = parser.parse_args()
     shape = SHAPES[asked.shape]
     torch.manual_seed(0)
@@ -282,12 +228,13 @@ def main() -> None:
     losses = [step(batch)]
     print(json.dumps({"torch": torch.__version__}), flush=True)
     losses += [step(batch) for _ in range(WARM_UP_STEPS)]
+    clock = {"wall": time.perf_counter, "cpu": time.process_time}[asked.clock]
     for _ in sys.stdin:
         seconds: list[float] = []
         while sum(seconds) < TURN_SECONDS:
-            begin = time.perf_counter()
+            begin = clock()
             losses.append(step(batch))
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(clock() - begin)
         row = {"seconds": seconds, "peak_memory": peak_memory(asked.device), "losses": losses[:3]}
         print(json.dumps(row), flush=True)
 

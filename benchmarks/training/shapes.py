@@ -34,7 +34,7 @@ class Shape:
     num_experts: int = 0
     top_k: int = 0
     says: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ("PyTorch", "litgpt", "transformers")
+    peers: tuple[str, ...] = ("PyTorch", "transformers")
 
     def directives(self, batch_size: int) -> list[str]:
         """What makes fidgpt's config this shape."""
@@ -63,9 +63,21 @@ def _gpt2(*, seq_len: int, batch_size: int) -> Shape:
     )
 
 
-def _delta_net(layer: int) -> tuple[str, ...]:
-    sizes = {"head_dim": 32, "value_head_dim": 32, "num_heads": 8, "num_key_heads": 4}
-    return tuple(f"set:model.blocks[{layer}].attention.{n}={size}" for n, size in sizes.items())
+def _tiny(*, config: str, ffn_dim: int, has_learned_positions: bool = False) -> Shape:
+    sizes = ("set:model.hidden_dim=128", "set:model.blocks[0].attention.head_dim=32")
+    return Shape(
+        config=config,
+        hidden_dim=128,
+        ffn_dim=ffn_dim,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        vocab_size=257,
+        seq_len=64,
+        batch_size=12,
+        has_learned_positions=has_learned_positions,
+        says=("fiddler:use_bytes", *sizes),
+    )
 
 
 def _mixture(*, num_experts: int, top_k: int, ffn_dim: int, says: tuple[str, ...] = ()) -> Shape:
@@ -88,40 +100,9 @@ def _mixture(*, num_experts: int, top_k: int, ffn_dim: int, says: tuple[str, ...
 
 SHAPES = {
     # Nearly a million parameters on bytes, as small as nanoGPT's example for a laptop.
-    "bytes_1m": Shape(
-        config="base",
-        hidden_dim=128,
-        ffn_dim=384,
-        num_layers=4,
-        num_heads=4,
-        num_kv_heads=4,
-        vocab_size=257,
-        seq_len=64,
-        batch_size=12,
-        says=(
-            "fiddler:use_bytes",
-            "set:model.hidden_dim=128",
-            "set:model.blocks[0].attention.head_dim=32",
-        ),
-    ),
+    "bytes_1m": _tiny(config="base", ffn_dim=384),
     # As large, of GPT-2's components.
-    "gpt2_1m": Shape(
-        config="gpt2_124m",
-        hidden_dim=128,
-        ffn_dim=512,
-        num_layers=4,
-        num_heads=4,
-        num_kv_heads=4,
-        vocab_size=257,
-        seq_len=64,
-        batch_size=12,
-        has_learned_positions=True,
-        says=(
-            "fiddler:use_bytes",
-            "set:model.hidden_dim=128",
-            "set:model.blocks[0].attention.head_dim=32",
-        ),
-    ),
+    "gpt2_1m": _tiny(config="gpt2_124m", ffn_dim=512, has_learned_positions=True),
     "base": Shape(
         config="base",
         hidden_dim=256,
@@ -149,30 +130,6 @@ SHAPES = {
         batch_size=1,
         is_tied=False,
         is_apart=True,
-    ),
-    # Three gated delta nets and an attention, each with a mixture of eight experts.
-    "qwen3_next": Shape(
-        config="qwen3_next_80b_a3b",
-        hidden_dim=256,
-        ffn_dim=128,
-        num_layers=4,
-        num_heads=4,
-        num_kv_heads=2,
-        vocab_size=1024,
-        seq_len=512,
-        batch_size=2,
-        is_tied=False,
-        peers=("transformers",),
-        says=(
-            "set:model.hidden_dim=256",
-            *(text for layer in range(3) for text in _delta_net(layer)),
-            "set:model.blocks[3].attention.head_dim=64",
-            "set:model.blocks[3].attention.num_heads=4",
-            "tag:NumExperts=8",
-            "tag:TopK=2",
-            "set:**.experts.ffn_dim=128",
-            "set:**.shared.mlp.ffn_dim=128",
-        ),
     ),
     # Mixtures of 15.7 million parameters, of few wide experts and of many narrow ones.
     "mixture": _mixture(num_experts=16, top_k=4, ffn_dim=256),

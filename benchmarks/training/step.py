@@ -11,18 +11,17 @@ left out, and named.
 
 import argparse
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from contestants import CONTESTANTS
 from machine import gpu, machine
-from processes import started, take_turn
+from processes import Contestant, started
 from shapes import SHAPES, Shape
 
 from fidgpt.compose.composition import compose
@@ -35,46 +34,15 @@ DEFAULT = "fidgpt, as it comes"
 OURS = ("PyTorch", "fidgpt")  # they need no peers, which may live in another environment
 
 
-class Contestant:
-    """A process that trains for a moment on demand.
-
-    Attributes:
-      turns: the seconds of every step of every turn.
-      first_step: seconds from the process's start to the end of its first step.
-      peak_memory: bytes.
-    """
-
-    def __init__(self, process: subprocess.Popen[str], *, first_step: float) -> None:
-        self._process = process
-        self.turns: list[list[float]] = []
-        self.first_step = first_step
-        self.peak_memory = 0
-
-    @property
-    def seconds(self) -> list[float]:
-        """The time of every step of every turn."""
-        return [seconds for turn in self.turns for seconds in turn]
-
-    def train(self) -> None:
-        """Takes a turn and remembers how long each step took."""
-        row = take_turn(self._process)
-        self.turns.append(row["seconds"])
-        self.peak_memory = row["peak_memory"]
-
-
-@contextmanager
 def warm_contestant(
     name: str, asked: argparse.Namespace, shape: str
-) -> Iterator[Contestant | None]:
+) -> AbstractContextManager[Contestant | None]:
     """A contestant after its first step, or None if what it compares with is not installed."""
     python = sys.executable if name.startswith(OURS) else asked.peers
     size = asked.batch_size or SHAPES[shape].batch_size
     command = [python, str(Path(__file__).with_name("contestants.py")), shape, name]
-    command += [f"--batch_size={size}", f"--device={asked.device}"]
-    begin = time.perf_counter()
-    with started(command, name=f"{shape}: {name}", threads=asked.threads) as ready:
-        took = time.perf_counter() - begin
-        yield None if ready is None else Contestant(ready[0], first_step=took)
+    command += [f"--batch_size={size}", f"--device={asked.device}", f"--clock={asked.clock}"]
+    return started(command, name=f"{shape}: {name}", threads=asked.threads)
 
 
 def compare(shape: str, names: Iterable[str], asked: argparse.Namespace) -> dict[str, Contestant]:
@@ -90,11 +58,16 @@ def compare(shape: str, names: Iterable[str], asked: argparse.Namespace) -> dict
                     continue
                 running[name] = contestant
                 for _ in range(asked.rounds if apart else 0):
-                    contestant.train()
+                    contestant.take_turn()
         for _ in range(0 if apart else asked.rounds):
             for contestant in running.values():
-                contestant.train()
+                contestant.take_turn()
     return running
+
+
+def steps_of(results: dict[str, Contestant]) -> dict[str, list[float]]:
+    """The seconds of every step of all turns."""
+    return {name: [*chain(*result.each("seconds"))] for name, result in results.items()}
 
 
 def table(
@@ -112,23 +85,22 @@ def table(
       flops: operations of a step.
       peak: operations a second that the machine can do in bfloat16.
     """
-    base = results[baseline]
+    each_step = steps_of(results)
+    base = each_step[baseline]
     lines = [
         "| | tokens/s | times, median | times, fastest | rounds from to | of the peak "
         "| MiB at peak | s to the first step |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, result in results.items():
-        median = statistics.median(result.seconds)
-        each = [
-            statistics.median(theirs) / statistics.median(own)
-            for theirs, own in zip(base.turns, result.turns, strict=True)
-        ]
+        median = statistics.median(each_step[name])
+        turns = zip(results[baseline].each("seconds"), result.each("seconds"), strict=True)
+        each = [statistics.median(theirs) / statistics.median(own) for theirs, own in turns]
         lines.append(
-            f"| {name} | {tokens / median:,.0f} | {statistics.median(base.seconds) / median:.2f} "
-            f"| {min(base.seconds) / min(result.seconds):.2f} | {min(each):.2f} {max(each):.2f} "
-            f"| {flops / median / peak:.0%} | {result.peak_memory / 2**20:,.0f} "
-            f"| {result.first_step:.1f} |"
+            f"| {name} | {tokens / median:,.0f} | {statistics.median(base) / median:.2f} "
+            f"| {min(base) / min(each_step[name]):.2f} | {min(each):.2f} {max(each):.2f} "
+            f"| {flops / median / peak:.0%} | {max(result.each('peak_memory')) / 2**20:,.0f} "
+            f"| {result.warm_up:.1f} |"
         )
     return "\n".join(lines)
 
@@ -137,10 +109,10 @@ def margin(results: dict[str, Contestant]) -> str:
     """How fidgpt compares with the best of the others, by the median of all steps."""
     if DEFAULT not in results:
         return ""
-    medians = {name: statistics.median(result.seconds) for name, result in results.items()}
+    medians = {name: statistics.median(seconds) for name, seconds in steps_of(results).items()}
     own = medians[DEFAULT]
     best = min((name for name in medians if not name.startswith("fidgpt")), key=medians.__getitem__)
-    memory = results[DEFAULT].peak_memory / results[best].peak_memory
+    memory = max(results[DEFAULT].each("peak_memory")) / max(results[best].each("peak_memory"))
     return (
         f"\n{DEFAULT}: {medians[best] / own:.2f} times the best peer ({best}), "
         f"with {memory:.2f} times its memory."
@@ -163,6 +135,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch_size", type=int, help="that of the shape unless said")
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
+    clocks = ("wall", "cpu")
+    parser.add_argument(
+        "--clock", choices=clocks, default="wall", help="of steps; cpu beside others"
+    )
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     asked = parser.parse_args()
     baseline = BASELINES[asked.device.type]

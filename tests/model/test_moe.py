@@ -71,15 +71,16 @@ def test_every_token_gets_to_all_its_experts_and_gradients_get_back(sizes, dtype
 
 @pytest.mark.parametrize("sizes", [(3, 0, 20, 7), (9, 9, 9, 9), (17, 16, 0, 300), (0, 0, 0, 0)])
 @pytest.mark.parametrize("widths", [(8, 12), (1024, 512)])  # the large ones are products of each
-def test_a_layout_of_rows_gives_the_product_of_each_group(sizes, widths):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_products_of_groups_are_those_of_each_group(sizes, widths, dtype):
     inside, outside = widths
-    rows = drawn(sum(sizes), inside, seed=0).double().requires_grad_()
-    weight = drawn(len(sizes), outside, inside, seed=1).double().requires_grad_()
+    rows = drawn(sum(sizes), inside, seed=0).to(dtype).requires_grad_()
+    weight = drawn(len(sizes), outside, inside, seed=1).to(dtype).requires_grad_()
     ends = torch.tensor(sizes).cumsum(0).int()
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     out = grouped_linear(rows, weight, lm.Groups(owners, ends))
     expected = torch.cat([x @ w.T for x, w in zip(rows.split(sizes), weight, strict=True)])
-    above = drawn(sum(sizes), outside, seed=2).double()
+    above = drawn(sum(sizes), outside, seed=2).to(dtype)
     for ours, theirs in zip(
         [out, *torch.autograd.grad(out, [rows, weight], above)],
         [expected, *torch.autograd.grad(expected, [rows, weight], above)],

@@ -308,12 +308,13 @@ def by_hand(model: LanguageModel, before: list[int], scored: list[int]) -> tuple
 
 
 @pytest.mark.parametrize("batch_size", [3, 100])
-def test_likelihoods_are_those_of_one_token_after_the_other(model, batch_size):
+def test_likelihoods_are_those_of_one_token_after_the_other(model, answers, batch_size):
     texts = [(ids(before), list(after.encode())) for before, after in TEXTS]
     begin, settings = ids("def "), {"context": CONTEXT, "temperature": 0.0, "vocab_size": 256}
     written = list(generate(model, begin, num_tokens=12, **settings))
     texts += [(begin, written), (begin, [*written[:-1], (written[-1] + 1) % 256])]
-    found = harness.likelihoods(model, texts, context=CONTEXT, batch_size=batch_size)
+    answers.batch_size = batch_size
+    found = answers.likelihoods(texts)
     for one, (before, scored) in zip(found, texts, strict=True):
         assert one == pytest.approx(by_hand(model, before, scored), rel=1e-5, abs=1e-5)
     assert [is_greedy for _, is_greedy in found[-2:]] == [True, False]

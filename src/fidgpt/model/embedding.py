@@ -235,20 +235,12 @@ class ValueEmbedding(nn.Module):
         self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
 
     def forward(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return the summand of the values of all heads, concatenated.
-
-        Raises:
-          ValueError: the context has no tokens.
-        """
+        """Return the summand of the values of all heads, concatenated."""
         return self.gate * self.look_up(tokens)
 
     def look_up(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return the rows of the table; raise ValueError if there are no tokens."""
-        if tokens is None:
-            raise ValueError(
-                "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
-                "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
-            )
+        """Return the rows of the table."""
+        assert tokens is not None, "the context needs the tokens of the pass"
         return _look_up(tokens, self.weight)
 
 
@@ -294,13 +286,8 @@ class GatedValueEmbedding(ValueEmbedding):
     def forward(
         self, tokens: Tokens | None, x: Stream | None = None
     ) -> Float[Tensor, "batch seq values"]:
-        """Return the summand of the values of all heads, concatenated.
-
-        Raises:
-          ValueError: the context has no tokens, or there is no input.
-        """
-        if x is None:
-            raise ValueError("a GatedValueEmbedding needs the input of its attention.")
+        """Return the summand of the values of all heads, concatenated."""
+        assert x is not None, "the gate reads the input of the attention"
         gate = self.most * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
         values = self.look_up(tokens).unflatten(-1, (len(self.gate), -1))
         return (gate.unsqueeze(-1) * values).flatten(-2)

@@ -73,11 +73,7 @@ class Adafactor(torch.optim.Adafactor):
         ]
         if not divided:
             return _step(self, closure)
-        if self.statistics is None:
-            raise ValueError(
-                "the weights are divided over processes: call `share_work` with these, as Trainer "
-                "does."
-            )
+        assert self.statistics is not None, "`share_work` comes before steps of divided weights"
         loss = loss_of(closure)
         shares = self.statistics.shares([parameter for _, parameter in divided])
         updates = [

@@ -48,59 +48,6 @@ class _Window(NamedTuple):
     scored: int
 
 
-def likelihoods(
-    model: LanguageModel,
-    texts: Sequence[tuple[Sequence[int], Sequence[int]]],
-    *,
-    context: int,
-    batch_size: int,
-    parallel: DataParallel | None = None,
-) -> list[Likelihood]:
-    """Return the likelihood of each text's second tokens after its first ones.
-
-    A text longer than the context is cut on the left. If the second tokens alone are longer, they
-    are scored `context` at a time, the first of them after one token, those of the last window
-    after as many as fit: each token is scored once, as lm-evaluation-harness does.
-
-    Args:
-      model: is put in eval mode for as long as it takes.
-      texts: tokens to be read, at least one, and tokens to be scored, maybe none.
-      context: the model sees at most this many tokens.
-      batch_size: texts that are read at once.
-      parallel: the processes that share the texts; all of them call this.
-
-    Raises:
-      ValueError: nothing precedes the tokens of a text.
-    """
-    windows: list[_Window] = []
-    for owner, (before, scored) in enumerate(texts):
-        if not before:
-            raise ValueError(
-                f"nothing precedes the tokens of text {owner}: give at least the end of text."
-            )
-        seen = list(before)
-        for first in range(0, len(scored), context):
-            part = list(scored[first : first + context])
-            seen = [*seen, *part][-context - 1 :]
-            windows.append(_Window(owner, seen, len(part)))
-    order = sorted(range(len(windows)), key=lambda i: -len(windows[i].tokens))  # little padding
-    parallel = DataParallel() if parallel is None else parallel
-    rank, size = parallel.data_rank, parallel.data_size
-    # All have as many, as others may need the shard of a process without windows of its own.
-    own = [order[min(i + rank, len(order) - 1)] for i in range(0, len(order), size)]
-    scores: dict[int, Likelihood] = {}
-    with evaluating(model):
-        for first in range(0, len(own), batch_size):
-            numbers = own[first : first + batch_size]
-            batch = [windows[number] for number in numbers]
-            scores |= zip(numbers, _scores(model, batch), strict=True)
-    found: list[Likelihood] = [(0.0, True)] * len(texts)
-    for window, (nats, is_greedy) in zip(windows, gathered(scores, parallel), strict=True):
-        total, was_greedy = found[window.owner]
-        found[window.owner] = total + nats, was_greedy and is_greedy
-    return found
-
-
 @torch.inference_mode()
 def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[Likelihood]:
     """Return log-probability and greediness of the scored tokens of each window."""
@@ -173,12 +120,12 @@ class Answers:
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[Likelihood]:
         """Return nats and greediness of the continuation of each (context, continuation)."""
-        return self._likelihoods([self._split(*request.args) for request in requests])
+        return self.likelihoods([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Return the nats of each whole (text,), in windows of which only the last overlaps."""
         begins = [document_begin(self.reader, request.args[0]) for request in requests]
-        found = self._likelihoods([(begin[:1], begin[1:]) for begin in begins])
+        found = self.likelihoods([(begin[:1], begin[1:]) for begin in begins])
         return [nats for nats, _ in found]
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
@@ -201,14 +148,35 @@ class Answers:
                 texts |= zip(batch, written, strict=True)
         return gathered(texts, self.parallel)
 
-    def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        return likelihoods(
-            self.model,
-            texts,
-            context=self.context,
-            batch_size=self.batch_size,
-            parallel=self.parallel,
-        )
+    def likelihoods(self, texts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[Likelihood]:
+        """Return the likelihood of each text's second tokens after its first ones, at least one.
+
+        A text longer than the context is cut on the left. If the second tokens alone are longer,
+        they are scored `context` at a time, the first of them after one token, those of the last
+        window after as many as fit: each token is scored once, as lm-evaluation-harness does.
+        """
+        windows: list[_Window] = []
+        for owner, (before, scored) in enumerate(texts):
+            seen = list(before)
+            for first in range(0, len(scored), self.context):
+                part = list(scored[first : first + self.context])
+                seen = [*seen, *part][-self.context - 1 :]
+                windows.append(_Window(owner, seen, len(part)))
+        order = sorted(range(len(windows)), key=lambda i: -len(windows[i].tokens))  # little padding
+        rank, size = self.parallel.data_rank, self.parallel.data_size
+        # All have as many, as others may need the shard of a process without windows of its own.
+        own = [order[min(i + rank, len(order) - 1)] for i in range(0, len(order), size)]
+        scores: dict[int, Likelihood] = {}
+        with evaluating(self.model):
+            for first in range(0, len(own), self.batch_size):
+                numbers = own[first : first + self.batch_size]
+                batch = [windows[number] for number in numbers]
+                scores |= zip(numbers, _scores(self.model, batch), strict=True)
+        found: list[Likelihood] = [(0.0, True)] * len(texts)
+        for window, (nats, is_greedy) in zip(windows, gathered(scores, self.parallel), strict=True):
+            total, was_greedy = found[window.owner]
+            found[window.owner] = total + nats, was_greedy and is_greedy
+        return found
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and those after it, encoded as one text.
