@@ -9,7 +9,7 @@ from fidgpt.configs.hub import Form
 from fidgpt.configs.windows import FULL, shortest_period
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.recurrent import RECURRENT, put_mixer
-from fidgpt.model import Attention
+from fidgpt.model import Attention, MixerPair
 from fidgpt.train import Trainer
 
 LINEAR = "linear_attention"  # the name of layers with a recurrent mixer in config.json
@@ -66,7 +66,9 @@ def kinds_of(model: Any, name: str = LINEAR) -> list[str]:
 
 
 def _mixers(model: Any) -> list[Any]:
-    return [block.attention for block in model.blocks]
+    mixers = [block.attention for block in model.blocks]
+    pairs = [(m.first, m.second) if isinstance(m, MixerPair) else (m,) for m in mixers]
+    return [mixer for pair in pairs for mixer in pair]
 
 
 # Readings of settings of attention, in models whose first layer has none.

@@ -31,6 +31,15 @@ INTERNLM3 = replace(
 )
 IQUESTCODER = replace(HUB, model_type="iquestcoder", defaults={"num_key_value_heads": 8})
 
+EMU3 = replace(
+    HUB,
+    model_type="emu3_text_model",
+    architecture="Emu3ForCausalLM",
+    settings=SETTINGS,
+    fixed={**SILU, **dict.fromkeys(BIASES, (False,))},
+    defaults={"num_key_value_heads": 8, "rope_theta": 1e6},
+)
+
 
 def llama2_7b() -> fdl.Config[Trainer]:
     """6.7 billion parameters."""

@@ -85,13 +85,18 @@ def mamba_tensors(
     layers: str = "model.layers",
 ) -> dict[str, str | Form]:
     """Return the forms of the tensors of mixers, with the names of the hub for Mamba 2."""
+    linear = mixer_tensors(settings, f"{layers}.*.{name}")
+    return by_layer(kinds, settings["num_layers"], {LINEAR: linear, FULL: {}})
+
+
+def mixer_tensors(settings: Mapping[str, Any], layer: str) -> dict[str, str | Form]:
+    """Return the forms of the tensors of one Mamba 2, by paths inside of it."""
     values = settings["mamba_heads"] * settings["mamba_head_dim"]
     keys = settings["mamba_groups"] * settings["state_dim"]
     sizes = (values, values, keys, keys, settings["mamba_heads"])
     inputs = ("gate", "value", "key", "query", "timestep")
     filters = ("value_filter", "key_filter", "query_filter")
-    layer = f"{layers}.*.{name}"
-    linear = {
+    return {
         **joined(inputs, f"{layer}.in_proj", of=sizes),
         **joined(filters, f"{layer}.conv1d", of=sizes[1:4]),
         "decay.log_rate": f"{layer}.A_log",
@@ -100,7 +105,6 @@ def mamba_tensors(
         "norm": f"{layer}.norm",
         "out": f"{layer}.out_proj",
     }
-    return by_layer(kinds, settings["num_layers"], {LINEAR: linear, FULL: {}})
 
 
 def _kinds(attention_layers: Sequence[int] | None, num_layers: int) -> list[str]:

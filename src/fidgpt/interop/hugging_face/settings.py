@@ -42,7 +42,7 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
-    *("routed", "llama4", "windowed_mixtures", "recent", "single_branch"),
+    *("routed", "llama4", "windowed_mixtures", "recent", "single_branch", "falcon_h1"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     {  # a module may import one of another module
@@ -93,14 +93,11 @@ _MISSING = {
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "zamba": "attention that layers share at some depths (Zamba)",
-    "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
     "zaya": "attention with convolutions (Zaya)",
-    "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
-    "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
-    "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
+    "deepseek_v4": "compressed sparse attention (DeepSeek V4)",
     "gemma3n": "embedding of each layer (Gemma 3n)",
     "gemma4": "embedding of each layer (Gemma 3n)",
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
