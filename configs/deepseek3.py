@@ -5,13 +5,12 @@ Its multi-token prediction is omitted, as in transformers; `use_mtp` adds it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
-from fidgpt.configs.hub import SILU, Family, Paired, Tensors, without
+from fidgpt.configs.hub import LAYER, Paired, Tensors
 from fidgpt.configs.variant import variant_of
 from fidgpt.graph import find
 from fidgpt.model import Indexer, LatentAttention, YaRN
@@ -26,32 +25,23 @@ def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) ->
     deepseek.use_sigmoids(cfg, num_groups, top_groups)
 
 
-HUB = Family(
-    model_type="deepseek_v3",
-    architecture="DeepseekV3ForCausalLM",
-    config=v3,
-    settings={**deepseek.SETTINGS, "normalize": "norm_topk_prob"},
-    tensors=deepseek.tensors,
+HUB = deepseek.near_deepseek(
+    "deepseek_v3",
+    v3,
+    "normalize",
     fixed={
-        **deepseek.FIXED,
         "rope_interleave": (True,),
         "topk_method": ("noaux_tc",),
         "scoring_func": ("sigmoid",),
     },
     constants={"num_nextn_predict_layers": 0},
-    known=deepseek.KNOWN,
     ignored=("model.layers.61.*",),
 )
 KIMI_K2 = replace(HUB, model_type="kimi_k2", ignored=())
-YOUTU = Family(
-    model_type="youtu",
-    architecture="YoutuForCausalLM",
-    config=deepseek.latent,
-    settings=deepseek.LATENT,
-    tensors=deepseek.tensors,
-    fixed={**SILU, "rope_interleave": (True,)},
+YOUTU = deepseek.near_latent(
+    "youtu",
+    fixed={"rope_interleave": (True,)},
     defaults={"tie_word_embeddings": True},
-    known=("head_dim", "qk_head_dim"),
 )
 
 
@@ -69,45 +59,22 @@ def sparse(
         attention.indexer = fdl.Partial(Indexer, **sizes)
 
 
-_INDEXER = "model.layers.*.self_attn.indexer"
-
-
-def _sparse_tensors(settings: Mapping[str, Any]) -> Tensors:
-    names = {"query": "wq_b", "key": "wk", "key_norm": "k_norm", "weight": "weights_proj"}
-    indexer = {f"blocks.*.attention.indexer.{path}": name for path, name in names.items()}
-    return {
-        **deepseek.tensors(settings),
-        **{path: f"{_INDEXER}.{name}" for path, name in indexer.items()},
-    }
-
-
-def _glm_tensors(settings: Mapping[str, Any]) -> Tensors:
-    """Return the same tensors, where adjacent rotary rows of indexers are paired too."""
-    turning, paired = settings["rope_head_dim"], ("query", "key", "key_norm")
-    rest = settings["index_dim"] - turning
-    tensors = dict(_sparse_tensors(settings))
-    for path in (f"blocks.*.attention.indexer.{name}" for name in paired):
-        tensors[path] = Paired(tensors[path], 0, turning, rest)
-    return tensors
-
-
-_NOT_READ = ("rope_interleave", "layer_types")  # of attributes that its class does not have
-V32 = replace(
-    HUB,
-    model_type="deepseek_v32",
-    architecture="DeepseekV32ForCausalLM",
-    config=sparse,
-    settings={**HUB.settings, "index_heads": "index_n_heads", "index_dim": "index_head_dim"}
-    | {"index_top_k": "index_topk", "mlp_types": "mlp_layer_types"},
-    tensors=_sparse_tensors,
-    fixed={**without(HUB.fixed, "rope_interleave"), "mlp_bias": (False,)},
-    readings={
-        "mlp_types": deepseek.mlp_types_of,
-        "index_heads": attrgetter("blocks.0.attention.indexer.num_heads"),
-        "index_dim": attrgetter("blocks.0.attention.indexer.head_dim"),
-        "index_top_k": attrgetter("blocks.0.attention.indexer.top_k"),
-    },
-    known=(*HUB.known, *_NOT_READ),
+_INDEXER = {
+    f"blocks.*.attention.indexer.{path}": f"{LAYER}.self_attn.indexer.{name}"
+    for path, name in (
+        *(("query", "wq_b"), ("key", "wk"), ("key_norm", "k_norm")),
+        ("weight", "weights_proj"),
+    )
+}
+V32 = HUB.near(
+    "deepseek_v32",
+    sparse,
+    "mlp_types",
+    settings={"index_heads": "index_n_heads", "index_dim": "index_head_dim"}
+    | {"index_top_k": "index_topk"},
+    tensors=_INDEXER,
+    fixed={"rope_interleave": ..., "mlp_bias": (False,)},
+    known=("rope_interleave", "layer_types"),  # which its class does not have as such
 )
 
 
@@ -129,16 +96,25 @@ def _index_kinds(found: Mapping[str, Any]) -> list[str] | None:
     return [{"F": "full", "S": "shared"}.get(kind, kind) for kind in pattern]
 
 
-GLM5 = replace(
-    V32,
-    model_type="glm_moe_dsa",
-    architecture="GlmMoeDsaForCausalLM",
-    config=glm5,
-    settings={**V32.settings, "index_kinds": "indexer_types"},
-    tensors=_glm_tensors,
+def _paired(settings: Mapping[str, Any]) -> Tensors:
+    """Return the tensors of indexers of which adjacent rotary rows are paired."""
+    turning = settings["rope_head_dim"]
+    rest = settings["index_dim"] - turning
+    return {
+        path: Paired(name, 0, turning, rest)
+        for path, name in _INDEXER.items()
+        if not path.endswith("weight")
+    }
+
+
+GLM5 = V32.near(
+    "glm_moe_dsa",
+    glm5,
+    settings={"index_kinds": "indexer_types"},
+    tensors=_paired,
     defaults={"v_head_dim": 256, "rms_norm_eps": 1e-5, "indexer_types": _index_kinds},
-    readings={**V32.readings, "index_kinds": lambda model: ["full"] * len(model.blocks)},
-    known=(*V32.known, "index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"),
+    readings={"index_kinds": lambda model: ["full"] * len(model.blocks)},
+    known=("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset"),
     ignored=("model.layers.78.*",),
 )
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import LAYER, SETTINGS, SILU, TENSORS, Family, Form, in_layers, without
-from fidgpt.configs.hybrids import of_mixer
-from fidgpt.configs.mamba import KNOWN, MAMBA, MAMBA_READINGS, mixer_tensors
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import LAYER, Tensors, in_layers, linears
+from fidgpt.configs.mamba import MAMBA, NO_LIMIT, mixer_tensors
+from fidgpt.configs.readings import of_attention, of_mixer
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers.recurrent import put_mixer
 from fidgpt.graph import clone_part, swap_all
@@ -79,12 +79,13 @@ def falcon_h1(
     )
 
 
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
     mamba = mixer_tensors(settings, f"{LAYER}.mamba")
+    attention = linears(f"{LAYER}.self_attn")
     mlp = {f"mlp.{name}": f"feed_forward.{name}_proj" for name in ("gate", "up", "down")}
     return {
-        **{path.replace(".attention.", ".attention.second."): one for path, one in TENSORS.items()},
         **{f"blocks.*.attention.first.{path}": form for path, form in mamba.items()},
+        **{f"blocks.*.attention.second.{path}": name for path, name in attention.items()},
         **in_layers(LAYER, mlp | {"mlp_norm": "pre_ff_layernorm"}),
         "norm": "model.final_layernorm",
     }
@@ -95,44 +96,37 @@ def _of_branch(name: str) -> Callable[[Any], float]:
     return lambda model: getattr(pair(model), name) * model.blocks[0].branch_scale
 
 
-def _mamba_scales(mixer: Any) -> list[float]:
-    return [mixer.factors.get(name, 1.0) for name in _PARTS]
-
-
-def _key_scale(model: Any) -> float:
-    attention = model.blocks[0].attention.second
-    return attention.scale * attention.head_dim**0.5
-
-
-FALCON_H1 = Family(
-    model_type="falcon_h1",
+_BIASES = ("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias")
+FALCON_H1 = family(
+    "falcon_h1",
+    falcon_h1,
+    "embedding_scale",
     architecture="FalconH1ForCausalLM",
-    config=falcon_h1,
-    settings={**SETTINGS, **without(MAMBA, "expand", "mamba_bias"), "mamba_width": "mamba_d_ssm"}
+    settings={**MAMBA, "expand": ..., "mamba_bias": ..., "mamba_width": "mamba_d_ssm"}
     | {"mamba_norm": "mamba_rms_norm", "norm_first": "mamba_norm_before_gate"}
-    | {"embedding_scale": "embedding_multiplier", "logit_scale": "lm_head_multiplier"}
     | {"mlp_scales": "mlp_multipliers", "key_scale": "key_multiplier"}
     | {"attention_scale": "attention_in_multiplier", "mamba_scales": "ssm_multipliers"}
     | {"attention_out_scale": "attention_out_multiplier", "mamba_scale": "ssm_in_multiplier"}
-    | {"mamba_out_scale": "ssm_out_multiplier"},
+    | {"mamba_out_scale": "ssm_out_multiplier", "logit_scale": "lm_head_multiplier"},
     tensors=_tensors,
-    fixed={**SILU, **dict.fromkeys(("attention_bias", "mlp_bias"), (False,))}
-    | dict.fromkeys(("mamba_proj_bias", "projectors_bias"), (False,)),
+    fixed={**dict.fromkeys(_BIASES, (False,)), "time_step_limit": (*NO_LIMIT, None)},
     readings={
-        **without(MAMBA_READINGS, "mixers", "attention_bias"),
-        "mamba_width": of_mixer(Mamba2, lambda mixer: mixer.out.in_features),
-        "mamba_norm": of_mixer(Mamba2, lambda mixer: hasattr(mixer.norm, "eps")),
+        "mamba_width": of_mixer(lambda mixer: mixer.out.in_features),
+        "mamba_norm": of_mixer(lambda mixer: hasattr(mixer.norm, "eps")),
         "norm_first": lambda _: False,
         "mlp_scales": lambda model: [
             model.blocks[0].mlp.activation.factor,
             model.blocks[0].branch_scale,
         ],
-        "key_scale": _key_scale,
+        "key_scale": of_attention(lambda attention: attention.scale * attention.head_dim**0.5),
         "attention_scale": lambda _: 1.0,
         "attention_out_scale": _of_branch("second_scale"),
         "mamba_scale": lambda _: 1.0,
-        "mamba_scales": of_mixer(Mamba2, _mamba_scales),
+        "mamba_scales": of_mixer(lambda mixer: [mixer.factors.get(name, 1.0) for name in _PARTS]),
         "mamba_out_scale": _of_branch("first_scale"),
     },
-    known=(*KNOWN, "mamba_expand", "mamba_use_mlp", "num_logits_to_keep"),
+    known=(
+        *("layers_block_type", "mamba_chunk_size", "mamba_expand", "mamba_use_mlp"),
+        "num_logits_to_keep",
+    ),
 )
