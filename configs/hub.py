@@ -24,17 +24,13 @@ __all__ = [
     "GATED",
     "KEYS",
     "LAYER",
-    "MULTI_HEAD",
     "NEOX_MLP",
     "QKV",
-    "QKV_BIASES",
     "QK_NORMS",
-    "ROTARY",
     "SELECTION_BIAS",
     "SETTINGS",
     "SILU",
     "TENSORS",
-    "WINDOWS",
     "AsRow",
     "Family",
     "Form",
@@ -220,16 +216,8 @@ SETTINGS: Mapping[str, str] = keys(
     "hidden_dim num_layers num_heads num_kv_heads head_dim ffn_dim vocab_size seq_len eps tied "
     "theta scaling"
 )
-# Settings of families without grouped-query attention, in which heads fill the width.
-MULTI_HEAD: Mapping[str, str] = without(SETTINGS, "num_kv_heads", "head_dim")
 # Settings of families whose projections may have biases.
 BIASES: Mapping[str, str] = keys("attention_bias mlp_bias")
-# Settings of families whose queries, keys and values may have biases, and the output may too.
-QKV_BIASES: Mapping[str, str] = keys("attention_bias attention_out_bias")
-# Settings of families in which layers may have a sliding window.
-WINDOWS: Mapping[str, str] = keys("window layer_types")
-# Settings of families with a rotation of a part of each head.
-ROTARY: Mapping[str, str] = keys("rotary_share")
 
 LAYER = "model.layers.*"
 # The tensors of Llama, with the names that most families share.

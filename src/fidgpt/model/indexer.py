@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, Stream
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.linear import Linear
 from fidgpt.model.positions import Rotation
 from fidgpt.ranges import require_size
 
@@ -38,7 +38,6 @@ class Indexer(nn.Module):
       head_dim: dimensions of each head, and of the key that all share.
       num_heads: number of heads.
       top_k: keys of a query.
-      linear: makes the projections.
       init: of the projections.
 
     Raises:
@@ -54,7 +53,6 @@ class Indexer(nn.Module):
         head_dim: int = 128,
         num_heads: int = 64,
         top_k: int = 2048,
-        linear: LinearFactory = Linear,
         init: Init = GPT2_NORMAL,
     ) -> None:
         super().__init__()
@@ -63,10 +61,10 @@ class Indexer(nn.Module):
             raise ValueError(f"{rotary_dim=} dimensions cannot rotate of {head_dim=}.")
         self.head_dim, self.num_heads, self.top_k = head_dim, num_heads, top_k
         self.rotary_dim = rotary_dim
-        self.query = linear(query_dim, num_heads * head_dim, bias=False, init=init)
-        self.key = linear(hidden_dim, head_dim, bias=False, init=init)
+        self.query = Linear(query_dim, num_heads * head_dim, init=init)
+        self.key = Linear(hidden_dim, head_dim, init=init)
         self.key_norm = nn.LayerNorm(head_dim, eps=1e-6)
-        self.weight = linear(hidden_dim, num_heads, bias=False, init=init)
+        self.weight = Linear(hidden_dim, num_heads, init=init)
         self.requires_grad_(False)
 
     @torch.no_grad()

@@ -88,7 +88,13 @@ _ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text 
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen4": "table of the tensors of Qwen 4",
+    "qwen4": "embedding of n-grams, nor one of each layer (Qwen 4)",
+    "axk2": "norm with a gate (A.X K2)",
+    "dbrx": "clipping of queries, keys and values (DBRX)",
+    "hy_v4": "hyper-connections (DeepSeek V4)",
+    "mimo_v2": "values of another size than keys (MiMo V2)",
+    "minimax_m3": "indexer beside grouped queries (MiniMax M3)",
+    "mllama": "attention to images (Llama 3.2)",
     "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
