@@ -7,15 +7,7 @@ import fiddle as fdl
 
 from fidgpt import fiddlers
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.hub import (
-    EXPERTS,
-    LAYER,
-    SELECTION_BIAS,
-    Paired,
-    Tensors,
-    keys,
-    shared_as,
-)
+from fidgpt.configs.hub import EXPERTS, LAYER, SELECTION_BIAS, Paired, Tensors, keys, shared_as
 from fidgpt.configs.readings import DENSE, SPARSE
 from fidgpt.configs.variant import variant_of
 from fidgpt.graph import find

@@ -29,19 +29,13 @@ HUB = deepseek.near_deepseek(
     "deepseek_v3",
     v3,
     "normalize",
-    fixed={
-        "rope_interleave": (True,),
-        "topk_method": ("noaux_tc",),
-        "scoring_func": ("sigmoid",),
-    },
+    fixed={"rope_interleave": (True,), "topk_method": ("noaux_tc",), "scoring_func": ("sigmoid",)},
     constants={"num_nextn_predict_layers": 0},
     ignored=("model.layers.61.*",),
 )
 KIMI_K2 = replace(HUB, model_type="kimi_k2", ignored=())
 YOUTU = deepseek.near_latent(
-    "youtu",
-    fixed={"rope_interleave": (True,)},
-    defaults={"tie_word_embeddings": True},
+    "youtu", fixed={"rope_interleave": (True,)}, defaults={"tie_word_embeddings": True}
 )
 
 

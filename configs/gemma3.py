@@ -11,13 +11,7 @@ import fiddle as fdl
 from fidgpt.configs import gemma
 from fidgpt.configs.hub import QK_NORMS
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import (
-    FULL,
-    PERIODS,
-    SLIDING,
-    periodic_layers,
-    rotate_in_windows_by,
-)
+from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_by
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.graph import swap_all
 from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm

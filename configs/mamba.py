@@ -131,7 +131,7 @@ BAMBA = family(
     readings={
         "attention_layers": lambda model: [
             i for i, kind in enumerate(kinds_of(model)) if kind == FULL
-        ],
+        ]
     },
     known=(*KNOWN, "num_logits_to_keep", "z_loss_coefficient"),
 )

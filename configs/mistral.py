@@ -16,13 +16,7 @@ _mistral_7b = partial(
     mistral, hidden_dim=4096, num_layers=32, ffn_dim=14_336, seq_len=32_768, eps=1e-5
 )
 _with_large_table = partial(
-    mistral,
-    hidden_dim=5120,
-    num_layers=40,
-    head_dim=128,
-    vocab_size=131_072,
-    window=None,
-    eps=1e-5,
+    mistral, hidden_dim=5120, num_layers=40, head_dim=128, vocab_size=131_072, window=None, eps=1e-5
 )
 
 

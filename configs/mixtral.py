@@ -28,11 +28,7 @@ HUB = mistral.HUB.near(
 def mixtral_8x7b() -> fdl.Config[Trainer]:
     """47 billion parameters, 13 billion per token."""
     return mixtral(
-        hidden_dim=4096,
-        num_layers=32,
-        ffn_dim=14_336,
-        vocab_size=32_000,
-        seq_len=32_768,
+        hidden_dim=4096, num_layers=32, ffn_dim=14_336, vocab_size=32_000, seq_len=32_768
     )
 
 

@@ -40,11 +40,7 @@ def arcee(cfg: fdl.Config[Trainer]) -> None:
 
 
 ARCEE = family(
-    "arcee",
-    arcee,
-    "attention_bias mlp_bias",
-    fixed={"hidden_act": ("relu2",)},
-    whole_heads=True,
+    "arcee", arcee, "attention_bias mlp_bias", fixed={"hidden_act": ("relu2",)}, whole_heads=True
 )
 
 
@@ -161,9 +157,7 @@ GLM = family(
     "glm",
     glm,
     "rotary_share attention_bias",
-    tensors=with_adjacent_pairs(
-        {**TENSORS, **joined(GATED, f"{LAYER}.mlp.gate_up_proj", of=2)},
-    ),
+    tensors=with_adjacent_pairs({**TENSORS, **joined(GATED, f"{LAYER}.mlp.gate_up_proj", of=2)}),
     defaults={"head_dim": 128, "num_key_value_heads": 2},
 )
 _SANDWICH = {"attention_out_norm": "post_self_attn_layernorm", "mlp_out_norm": "post_mlp_layernorm"}
@@ -203,10 +197,7 @@ def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> No
         if scaling is None or fdl.get_callable(scaling) is not YaRN:
             raise ValueError(f"{strength=} needs a RoPE with YaRN: set scaling.")
         attention.rope = fdl.Config(
-            Tempered,
-            rotation=attention.rope,
-            strength=strength,
-            span=scaling.original_seq_len,
+            Tempered, rotation=attention.rope, strength=strength, span=scaling.original_seq_len
         )
 
 

@@ -197,7 +197,7 @@ GPT_NEO = family(
     readings={
         "kinds": lambda model: [
             "global" if block.attention.window is None else "local" for block in model.blocks
-        ],
+        ]
     },
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
     known=("attention_types",),
@@ -565,6 +565,6 @@ GPT_NEOX_JAPANESE = family(
     readings={
         "multiple": lambda model: (
             model.blocks[0].mlp.up.out_features // model.blocks[0].mlp.up.in_features
-        ),
+        )
     },
 )

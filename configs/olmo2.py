@@ -42,8 +42,7 @@ def _across_heads(num_heads: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
 
 # Tensors of families with norms after the branches alone.
 POST_NORMS: Mapping[str, str] = in_layers(
-    LAYER,
-    {"attention_norm": "post_attention_layernorm", "mlp_norm": "post_feedforward_layernorm"},
+    LAYER, {"attention_norm": "post_attention_layernorm", "mlp_norm": "post_feedforward_layernorm"}
 )
 NORMS_ACROSS_HEADS: Mapping[str, str] = {f"{path}.norm": name for path, name in QK_NORMS.items()}
 HUB = family("olmo2", olmo2, "attention_bias", tensors={**POST_NORMS, **NORMS_ACROSS_HEADS})

@@ -18,12 +18,7 @@ MIXTURE: Mapping[str, str] = keys("expert_ffn_dim num_experts top_k normalize ev
 
 
 @variant_of(
-    qwen3.qwen3,
-    num_kv_heads=4,
-    head_dim=None,
-    ffn_dim=6144,
-    vocab_size=151_936,
-    seq_len=40_960,
+    qwen3.qwen3, num_kv_heads=4, head_dim=None, ffn_dim=6144, vocab_size=151_936, seq_len=40_960
 )
 def qwen3_moe(
     cfg: fdl.Config[Trainer],

@@ -238,18 +238,9 @@ QWEN3_5_MOE = QWEN3_5.near(
 )
 
 
-@variant_of(
-    decoder,
-    tied=True,
-    window=64,
-    layer_types=(FULL, SLIDING, SLIDING),
-    theta=160_000.0,
-)
+@variant_of(decoder, tied=True, window=64, layer_types=(FULL, SLIDING, SLIDING), theta=160_000.0)
 def modernbert_decoder(
-    cfg: fdl.Config[Trainer],
-    *,
-    eps: float,
-    local_theta: float = 10_000.0,
+    cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.0
 ) -> None:
     """A decoder with LayerNorm without biases, of the embedding too, GeGLU and a prediction head.
 

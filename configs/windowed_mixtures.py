@@ -134,7 +134,7 @@ COHERE2_MOE = COHERE2.near(
     readings={
         "sigmoid": lambda model: (
             "sigmoid" if isinstance(model.blocks[0].mlp.router, lm.SigmoidRouter) else "softmax"
-        ),
+        )
     },
     known=(
         *("shared_expert_combination_strategy", "prefix_dense_intermediate_size"),
