@@ -68,7 +68,7 @@ class Family:
       model_type: `model_type` in config.json.
       architecture: name of the class in transformers; defaults to the model_type in other letters.
       config: returns the config of a model; its arguments are the settings.
-      settings: key in config.json of each argument; `a.b` is key b of the mapping at a.
+      settings: key in config.json of each argument.
       tensors: form in the files of each fidgpt parameter; `*` is the layer, and a name without a
         final `weight` or `bias` covers both. If forms depend on sizes, a function from the settings
         to this mapping.
@@ -77,7 +77,7 @@ class Family:
       fixed: keys of config.json and their supported values, the default first.
       defaults: values of missing keys of config.json that differ from Llama's; for `layer_types`, a
         pattern that repeats over the depth. A function computes the value of a missing key, or of
-        one that is null, from the others.
+        one that is null, from the others, as from a key inside of another one.
       readings: how to read settings specific to this family from a model; see `readings.py` for the
         common ones.
       aliases: other names of keys of `settings`, in files or in `rope_parameters`.
