@@ -18,14 +18,14 @@ _FAMILIES = (
     *("mistral", "mixtral", "olmo2", "olmoe", "phi3", "qwen2", "qwen3", "qwen3_moe"),
     *("qwen3_next", "smollm"),
 )
-_parts = re.compile(r"(\d+)").split
-__all__ = ["base", "debug", "nanochat"]
-__all__ += RECIPES  # pyright: ignore[reportUnsupportedDunderAll]
-__all__.sort(key=lambda name: [int(one) if one.isdigit() else one for one in _parts(name)])
+_modules = [vars(import_module(f"fidgpt.configs.{name}")) for name in _FAMILIES]
+_configs = {"base": base, "debug": debug, "nanochat": nanochat}
 # The names of their functions stand here for the runs that made these models.
-for _family in map(import_module, (f"fidgpt.configs.{name}" for name in _FAMILIES)):
-    for _name in RECIPES.keys() & vars(_family).keys():
-        globals()[_name] = with_recipe(vars(_family)[_name])
+for _module in _modules:
+    _configs |= {name: with_recipe(_module[name]) for name in RECIPES.keys() & _module.keys()}
+_parts = re.compile(r"(\d+)").split
+_order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
+globals().update(_configs, __all__=_order)
 
 
 def from_hf(directory: str) -> fdl.Config[Trainer]:

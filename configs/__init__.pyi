@@ -1270,13 +1270,13 @@ import fiddle as fdl
 from fidgpt.configs.recipes import RECIPES, with_recipe
 from fidgpt.train import Trainer
 _FAMILIES = (*('cohere', 'deepseek2', 'deepseek3', 'falcon', 'gemma2', 'gemma3', 'gpt2', 'gpt_neox'), *('gpt_oss', 'granite', 'granite4', 'kimi_linear', 'lfm2', 'llama', 'minimax'), *('mistral', 'mixtral', 'olmo2', 'olmoe', 'phi3', 'qwen2', 'qwen3', 'qwen3_moe'), *('qwen3_next', 'smollm'))
+_modules = [vars(import_module(f'fidgpt.configs.{name}')) for name in _FAMILIES]
+_configs = {'base': base, 'debug': debug, 'nanochat': nanochat}
+for _module in _modules:
+    _configs |= {name: with_recipe(_module[name]) for name in RECIPES.keys() & _module.keys()}
 _parts = re.compile('(\\d+)').split
-__all__ = ['base', 'debug', 'nanochat']
-__all__ += RECIPES
-__all__.sort(key=lambda name: [int(one) if one.isdigit() else one for one in _parts(name)])
-for _family in map(import_module, (f'fidgpt.configs.{name}' for name in _FAMILIES)):
-    for _name in RECIPES.keys() & vars(_family).keys():
-        globals()[_name] = with_recipe(vars(_family)[_name])
+_order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
+globals().update(_configs, __all__=_order)
 def from_hf(directory: str) -> fdl.Config[Trainer]:
     """The model, tokenizer and weights of a local directory in the format of the hub."""
     return pkgutil.resolve_name('fidgpt.interop.hugging_face:from_hf')(directory)

@@ -83,11 +83,11 @@ def glm5(cfg: fdl.Config[Trainer], *, index_kinds: Sequence[str] = ()) -> None:
         raise ValueError(f"{index_kinds=} must all be full: a layer selects its own keys.")
 
 
-def _index_kinds(found: Mapping[str, Any]) -> list[str] | None:
+def _index_kinds(found: Mapping[str, Any]) -> list[str]:
     pattern = found.get("index_topk_pattern")
     if pattern is None:
         return ["shared"] if found.get("index_topk_freq", 1) > 1 else ["full"]
-    return [{"F": "full", "S": "shared"}.get(kind, kind) for kind in pattern]
+    return ["full" if kind in ("F", "full") else "shared" for kind in pattern]
 
 
 def _paired(settings: Mapping[str, Any]) -> Tensors:

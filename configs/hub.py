@@ -153,7 +153,7 @@ def _merged(ours: Any, change: Any) -> Any:
     return (*ours, *change) if isinstance(ours, tuple) else change
 
 
-def _called(tensors: Tensors | SizedTensors, settings: Mapping[str, Any]) -> Tensors:
+def _called(tensors: Any, settings: Mapping[str, Any]) -> Tensors:
     return tensors(settings) if callable(tensors) else tensors
 
 

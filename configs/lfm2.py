@@ -135,8 +135,11 @@ def _lfm3_tensors(settings: Mapping[str, Any]) -> Tensors:
     attention = f"{LAYER}.self_attn"
     full = {**linears(attention), "query_norm": f"{attention}.q_norm"}
     kinds_of_layers = {CONVOLUTION: {}, FULL: {**full, "key_norm": f"{attention}.k_norm"}}
-    layers = settings["num_layers"]
-    return mixer_tensors({**settings, "mixers": kinds}) | by_layer(kinds, layers, kinds_of_layers)
+    return {
+        **in_layers(LAYER, _LFM3_NAMES),
+        **mixer_tensors({**settings, "mixers": kinds}),
+        **by_layer(kinds, settings["num_layers"], kinds_of_layers),
+    }
 
 
 def _kind(attention: Any) -> str:
@@ -152,7 +155,7 @@ LFM3 = near_lfm2(
     lfm3,
     "head_dim window local_theta",
     settings={"gated": "use_attention_gate", "sandwich": "use_sandwich_norm"},
-    tensors=lambda settings: in_layers(LAYER, _LFM3_NAMES) | _lfm3_tensors(settings),
+    tensors=_lfm3_tensors,
     fixed={"attention_bias": (False,)},
     defaults={"num_key_value_heads": 4, "head_dim": 128, "sliding_window": 256}
     | {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
