@@ -1273,7 +1273,8 @@ _FAMILIES = (*('cohere', 'deepseek2', 'deepseek3', 'falcon', 'gemma2', 'gemma3',
 _modules = [vars(import_module(f'fidgpt.configs.{name}')) for name in _FAMILIES]
 _configs = {'base': base, 'debug': debug, 'nanochat': nanochat}
 for _module in _modules:
-    _configs |= {name: with_recipe(_module[name]) for name in RECIPES.keys() & _module.keys()}
+    for _name in RECIPES.keys() & _module.keys():
+        _configs[_name] = with_recipe(_module[_name])
 _parts = re.compile('(\\d+)').split
 _order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
 globals().update(_configs, __all__=_order)

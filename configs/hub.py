@@ -154,7 +154,8 @@ def _merged(ours: Any, change: Any) -> Any:
 
 
 def _called(tensors: Any, settings: Mapping[str, Any]) -> Tensors:
-    return tensors(settings) if callable(tensors) else tensors
+    found: Any = tensors(settings) if callable(tensors) else tensors
+    return found
 
 
 def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:

@@ -180,7 +180,7 @@ HUNYUAN = family(
         f"{LAYER}.self_attn",
         {"attention.query_norm": "query_layernorm", "attention.key_norm": "key_layernorm"},
     ),
-    fixed={"fiddlers.use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
+    fixed={"use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
     scalings={"alpha": NTKScaling},
 )
 
