@@ -28,7 +28,6 @@ EMU3 = family(
     architecture="Emu3ForCausalLM",
     fixed=dict.fromkeys(BIASES, (False,)),
     defaults={"num_key_value_heads": 8, "rope_theta": 1e6},
-    whole_heads=True,
 )
 
 

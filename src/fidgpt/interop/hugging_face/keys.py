@@ -92,6 +92,7 @@ _SEQ_LENS = {
         "iquestcoder mistral ministral mixtral gemma3_text youtu gpt_oss cwm ernie4_5 glm glm4 "
         "glm4_moe solar_open mellum minimax ernie4_5_moe hy_v3 llama4_text phimoe laguna"
     ),
+    163_840: "deepseek_v32",
     196_608: "minimax_m2",
     202_752: "glm4_moe_lite glm_moe_dsa",
     262_144: "ministral3 bamba kolibri1 flint",
