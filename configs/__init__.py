@@ -26,6 +26,7 @@ for _module in _modules:
         _configs[_name] = with_recipe(_module[_name])
 _parts = re.compile(r"(\d+)").split
 _order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
+__all__: list[str]
 globals().update(_configs, __all__=_order)
 
 

@@ -1277,6 +1277,7 @@ for _module in _modules:
         _configs[_name] = with_recipe(_module[_name])
 _parts = re.compile('(\\d+)').split
 _order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
+__all__: list[str]
 globals().update(_configs, __all__=_order)
 def from_hf(directory: str) -> fdl.Config[Trainer]:
     """The model, tokenizer and weights of a local directory in the format of the hub."""
