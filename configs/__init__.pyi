@@ -52,6 +52,7 @@ import fidgpt.model.attention
 import fidgpt.model.blocks
 import fidgpt.model.context
 import fidgpt.model.embedding
+import fidgpt.model.indexer
 import fidgpt.model.init
 import fidgpt.model.kernels
 import fidgpt.model.linear
@@ -423,6 +424,7 @@ class LatentAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.mla.LatentAttenti
     scores: Value[typing.Any, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[typing.Any, fidgpt.model.attention.SinkFactory | None]
     mask: Value[typing.Any, fidgpt.model.masks.Mask]
+    indexer: Value[typing.Any, fidgpt.model.indexer.IndexerFactory | None]
     kernel: Value[typing.Any, fidgpt.model.kernels.Kernel]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
     bias: Value[builtins.bool, builtins.bool]
@@ -523,7 +525,8 @@ class Mamba2ArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.mamba.Mamba2], G
     state_dim: Value[builtins.int, builtins.int]
     filter_size: Value[builtins.int, builtins.int]
     min_timestep: Value[builtins.float, builtins.float]
-    eps: Value[builtins.float, builtins.float]
+    eps: Value[builtins.float, builtins.float | None]
+    factors: Value[builtins.dict[typing.Any, builtins.float], collections.abc.Mapping[typing.Any, builtins.float | fiddle.Buildable[typing.Any]] | None]
     recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
     bias: Value[builtins.bool, builtins.bool]
@@ -1261,11 +1264,21 @@ _TrainerConfig28 = TrainerConfig[_TransformerConfig25, _TokenStreamConfig1, adam
 
 'Named configs: each function returns the whole graph of a run.'
 import pkgutil
+import re
+from importlib import import_module
 import fiddle as fdl
 from fidgpt.configs.recipes import RECIPES, with_recipe
 from fidgpt.train import Trainer
-__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'granite4_h_micro', 'granite4_h_small', 'granite4_h_tiny', 'kimi_linear_48b_a3b', 'lfm2_1_2b', 'lfm2_350m', 'lfm2_700m', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'minimax_01', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'nanochat', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'qwen3_next_80b_a3b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
-globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
+_FAMILIES = (*('cohere', 'deepseek2', 'deepseek3', 'falcon', 'gemma2', 'gemma3', 'gpt2', 'gpt_neox'), *('gpt_oss', 'granite', 'granite4', 'kimi_linear', 'lfm2', 'llama', 'minimax'), *('mistral', 'mixtral', 'olmo2', 'olmoe', 'phi3', 'qwen2', 'qwen3', 'qwen3_moe'), *('qwen3_next', 'smollm'))
+_modules = [vars(import_module(f'fidgpt.configs.{name}')) for name in _FAMILIES]
+_configs = {'base': base, 'debug': debug, 'nanochat': nanochat}
+for _module in _modules:
+    for _name in RECIPES.keys() & _module.keys():
+        _configs[_name] = with_recipe(_module[_name])
+_parts = re.compile('(\\d+)').split
+_order = sorted(_configs, key=lambda name: [int(x) if x.isdigit() else x for x in _parts(name)])
+__all__: list[str]
+globals().update(_configs, __all__=_order)
 def from_hf(directory: str) -> fdl.Config[Trainer]:
     """The model, tokenizer and weights of a local directory in the format of the hub."""
     return pkgutil.resolve_name('fidgpt.interop.hugging_face:from_hf')(directory)

@@ -1,22 +1,12 @@
 """Command R (Cohere, 2024): parallel blocks of one norm, adjacent rotary pairs, scaled logits."""
 
-from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import (
-    QK_NORMS,
-    SETTINGS,
-    SILU,
-    TENSORS,
-    WINDOWS,
-    Family,
-    with_adjacent_pairs,
-    without,
-)
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import QK_NORMS, TENSORS, with_adjacent_pairs
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_only
 from fidgpt.fiddlers import use_layer_norm, use_norm_per_head, use_parallel_block
@@ -43,16 +33,13 @@ def cohere(
         use_norm_per_head(cfg, eps=eps)
 
 
-HUB = Family(
-    model_type="cohere",
-    architecture="CohereForCausalLM",
-    config=cohere,
-    settings={**SETTINGS, "attention_bias": "attention_bias"}
-    | {"eps": "layer_norm_eps", "logit_scale": "logit_scale", "qk_norm": "use_qk_norm"},
+HUB = family(
+    "cohere",
+    cohere,
+    "attention_bias logit_scale qk_norm",
+    settings={"eps": "layer_norm_eps"},
     tensors=with_adjacent_pairs({**TENSORS, **QK_NORMS}),
-    fixed=SILU,
     defaults={"rope_theta": 500_000.0},
-    readings={"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
 )
 
 
@@ -62,20 +49,14 @@ def cohere2(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     rotate_in_windows_only(cfg, window)
 
 
-COHERE2 = replace(
-    HUB,
-    model_type="cohere2",
-    architecture="Cohere2ForCausalLM",
-    config=cohere2,
-    settings=without({**HUB.settings, **WINDOWS}, "qk_norm"),
-    fixed=SILU,
-    readings={},
-    defaults={"layer_types": partial(periodic_layers, period=4)},
+COHERE2 = HUB.near(
+    "cohere2",
+    cohere2,
+    "window layer_types",
+    settings={"qk_norm": ...},
+    defaults={"layer_types": partial(periodic_layers, period=4), "rope_theta": ...},
     known=(
-        *PERIODS,
-        "use_parallel_block",
-        "use_gated_activation",
-        "rotary_pct",
+        *(*PERIODS, "use_parallel_block", "use_gated_activation", "rotary_pct"),
         "use_embedding_sharing",
     ),
 )

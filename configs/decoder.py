@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import fiddle as fdl
 
+from fidgpt.configs.hub import SETTINGS, SILU, TENSORS, Family
 from fidgpt.configs.small import base
 from fidgpt.configs.windows import SLIDING, look_back
 from fidgpt.fiddlers import untie_embeddings
@@ -84,3 +85,9 @@ def decoder(
         untie_embeddings(cfg)
     look_back(cfg, window, (SLIDING,) if layer_types is None else layer_types)
     return cfg
+
+
+# Makes a family near this decoder; see `Family.near`.
+family = Family(
+    model_type="decoder", config=decoder, settings=SETTINGS, tensors=TENSORS, fixed=SILU
+).near

@@ -5,18 +5,11 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs import hub
-from fidgpt.configs.decoder import decoder
+from fidgpt import fiddlers
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import EXPERTS, LAYER, SELECTION_BIAS, Paired, Tensors, keys, shared_as
+from fidgpt.configs.readings import DENSE, SPARSE
 from fidgpt.configs.variant import variant_of
-from fidgpt.fiddlers import (
-    use_expert_groups,
-    use_loss_free_balancing,
-    use_mla,
-    use_moe,
-    use_sequence_balancing,
-    use_shared_expert,
-    use_sigmoid_router,
-)
 from fidgpt.graph import find
 from fidgpt.model import LatentAttention, RMSNorm, Router
 from fidgpt.train import Trainer
@@ -40,7 +33,7 @@ def latent(
     """
     if num_kv_heads not in (None, num_heads):
         raise ValueError(f"{num_kv_heads=}, but latent attention has a key for all {num_heads=}.")
-    use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
+    fiddlers.use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
     for attention in find(cfg.model, LatentAttention):
         attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # independent of the other norms
 
@@ -77,20 +70,20 @@ def mix(
     route_scale: float,
 ) -> None:
     """Use mixtures of experts in all layers but the first ones, with experts for all tokens."""
-    use_moe(cfg, num_experts, top_k, first_dense=first_dense, ffn_dim=expert_ffn_dim)
+    fiddlers.use_moe(cfg, num_experts, top_k, first_dense=first_dense, ffn_dim=expert_ffn_dim)
     if num_shared:
-        use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
+        fiddlers.use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize, router.scale = normalize, route_scale
 
 
 def use_sigmoids(cfg: fdl.Config[Trainer], num_groups: int = 1, top_groups: int = 1) -> None:
     """Use the routers of V3, with groups of experts ranked by their two best ones."""
-    use_sigmoid_router(cfg)
-    use_loss_free_balancing(cfg)
+    fiddlers.use_sigmoid_router(cfg)
+    fiddlers.use_loss_free_balancing(cfg)
     if num_groups > 1:
-        use_expert_groups(cfg, num_groups, top_groups, best=2)
-    use_sequence_balancing(cfg, weight=0.0001)
+        fiddlers.use_expert_groups(cfg, num_groups, top_groups, best=2)
+    fiddlers.use_sequence_balancing(cfg, weight=0.0001)
 
 
 def first_dense_of(mlp_types: Sequence[str]) -> int:
@@ -105,83 +98,58 @@ def first_dense_of(mlp_types: Sequence[str]) -> int:
     return first
 
 
-def mlp_types_of(model: Any) -> list[str]:
-    """Return the types of MLPs of a model's layers."""
-    return [SPARSE if hasattr(block.mlp, "experts") else DENSE for block in model.blocks]
-
-
 def dense_first(found: Mapping[str, Any], first: int = 1) -> list[str]:
     """Return the types of MLPs of a config.json whose first layers are dense."""
     return [DENSE if i < first else SPARSE for i in range(found["num_hidden_layers"])]
 
 
-def mixed_layers(model: Any) -> list[int]:
-    """Return which layers of a model have mixtures of experts."""
-    return [i for i, one in enumerate(mlp_types_of(model)) if one == SPARSE]
-
-
-def mixture_of(model: Any) -> Any:
-    """Return the first mixture of experts of a model."""
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "experts"))
-
-
-def shared_width(model: Any) -> int:
-    """Return the width of the expert for all tokens of a model."""
-    return mixture_of(model).shared.ffn_dim
-
-
-DENSE, SPARSE = "dense", "sparse"  # types of MLPs in config.json
-LATENT: Mapping[str, str] = {
-    **hub.SETTINGS,
-    "attention_bias": "attention_bias",
+LATENT: Mapping[str, str] = keys("attention_bias") | {
     "head_dim": "qk_nope_head_dim",
     "rope_head_dim": "qk_rope_head_dim",
     "value_head_dim": "v_head_dim",
     "kv_rank": "kv_lora_rank",
     "query_rank": "q_lora_rank",
 }
-SETTINGS: Mapping[str, str] = {
-    **LATENT,
-    "expert_ffn_dim": "moe_intermediate_size",
-    "num_experts": "n_routed_experts",
-    "num_shared": "n_shared_experts",
-    "top_k": "num_experts_per_tok",
-    "first_dense": "first_k_dense_replace",
-    "num_groups": "n_group",
-    "top_groups": "topk_group",
-    "route_scale": "routed_scaling_factor",
-}
-KNOWN = ("head_dim", "qk_head_dim")  # sums and names of other sizes
-FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "moe_layer_freq": (1,),
-}
+# Settings of mixtures with the names of DeepSeek.
+MIXTURE: Mapping[str, str] = keys(
+    "expert_ffn_dim top_k num_groups top_groups route_scale",
+    num_experts="n_routed_experts",
+    num_shared="n_shared_experts",
+)
 
 
-_MLP = "model.layers.*.mlp"
-SHARED: Mapping[str, str] = {
-    f"blocks.*.mlp.shared.{name}": f"{_MLP}.shared_experts.{name}_proj"
-    for name in ("gate", "up", "down")
-}
-SIGMOID_ROUTER: Mapping[str, str] = {
-    "blocks.*.mlp.router.selection_bias.bias": f"{_MLP}.gate.e_score_correction_bias"
-}
+SHARED: Mapping[str, str] = shared_as("mlp.shared_experts")
+SIGMOID_ROUTER: Mapping[str, str] = {SELECTION_BIAS: f"{LAYER}.mlp.gate.e_score_correction_bias"}
 
 
-def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
     """Return the tensors in hub files, where adjacent rotary rows are paired."""
     still, turning, rank = (settings[name] for name in ("head_dim", "rope_head_dim", "kv_rank"))
-    attention = "model.layers.*.self_attn"
+    attention = f"{LAYER}.self_attn"
     query = f"{attention}.{'q_proj' if settings['query_rank'] is None else 'q_b_proj'}"
     return {
-        **hub.TENSORS,
-        **hub.EXPERTS,
-        "blocks.*.attention.query": hub.Paired(query, still, turning),
+        "blocks.*.attention.query": Paired(query, still, turning),
         "blocks.*.attention.query_down": f"{attention}.q_a_proj",
         "blocks.*.attention.query_norm": f"{attention}.q_a_layernorm",
-        "blocks.*.attention.kv_down": hub.Paired(f"{attention}.kv_a_proj_with_mqa", rank, turning),
+        "blocks.*.attention.kv_down": Paired(f"{attention}.kv_a_proj_with_mqa", rank, turning),
         "blocks.*.attention.kv_norm": f"{attention}.kv_a_layernorm",
         "blocks.*.attention.kv_up": f"{attention}.kv_b_proj",
-        **SIGMOID_ROUTER,
-        **SHARED,
     }
+
+
+# Makes a family near the decoder with latent attention, and near one with mixtures too.
+near_latent = family(
+    "latent",
+    latent,
+    settings=LATENT,
+    tensors=_tensors,
+    known=("head_dim", "qk_head_dim"),  # sums and names of other sizes
+).near
+near_deepseek = near_latent(
+    "deepseek",
+    deepseek,
+    "first_dense",
+    settings=MIXTURE,
+    tensors={**EXPERTS, **SIGMOID_ROUTER, **SHARED},
+    fixed={"moe_layer_freq": (1,)},
+).near

@@ -3,7 +3,6 @@
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
-from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_expert_groups, use_sequence_balancing
 from fidgpt.model import LanguageModel, Router, YaRN
@@ -37,27 +36,15 @@ def _selection(model: LanguageModel) -> str:
     return _LIMITED if router.groups else _FREE
 
 
-HUB = Family(
-    model_type="deepseek_v2",
-    architecture="DeepseekV2ForCausalLM",
-    config=v2,
-    settings={**deepseek.SETTINGS, "selection": "topk_method"},
-    tensors=deepseek.tensors,
-    fixed={
-        **deepseek.FIXED,
-        "mlp_bias": (False,),
-        "norm_topk_prob": (False,),
-        "scoring_func": ("softmax",),
-    },
-    defaults={
-        "first_k_dense_replace": 0,
-        "n_routed_experts": 64,
-        "n_shared_experts": 2,
-        "moe_intermediate_size": 1407,
-    },
+HUB = deepseek.near_deepseek(
+    "deepseek_v2",
+    v2,
+    settings={"selection": "topk_method"},
+    fixed={"mlp_bias": (False,), "norm_topk_prob": (False,), "scoring_func": ("softmax",)},
+    defaults={"first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2}
+    | {"moe_intermediate_size": 1407},
     readings={"selection": _selection},
     constants={"num_experts_per_tok": 1},  # required, even if no layer has experts
-    known=deepseek.KNOWN,
     whole_heads=True,
 )
 

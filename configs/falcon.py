@@ -7,8 +7,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.activations import activate
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import MULTI_HEAD, NEOX_MLP, QKV, Family, Tensors, in_layers, joined
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import NEOX_MLP, QKV, Tensors, in_layers, joined
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.tags import NumKVHeads
@@ -63,16 +63,15 @@ def _is_grouped(model: Any) -> bool:
     return _num_norms(model) == 2 or model.blocks[0].attention.num_kv_heads > 1
 
 
-HUB = Family(
-    model_type="falcon",
-    architecture="FalconForCausalLM",
-    config=falcon,
-    settings={**MULTI_HEAD, "num_kv_heads": "num_kv_heads", "ffn_dim": "ffn_hidden_size"}
-    | {"eps": "layer_norm_epsilon", "attention_bias": "bias", "mlp_bias": "bias"}
-    | {"grouped": "new_decoder_architecture", "num_norms": "num_ln_in_parallel_attn"}
-    | {"activation": "activation"},
+HUB = family(
+    "falcon",
+    falcon,
+    settings={"head_dim": ..., "ffn_dim": "ffn_hidden_size", "eps": "layer_norm_epsilon"}
+    | {"activation": "activation", "num_kv_heads": "num_kv_heads"}
+    | {"attention_bias": "bias", "mlp_bias": "bias"}
+    | {"grouped": "new_decoder_architecture", "num_norms": "num_ln_in_parallel_attn"},
     tensors=_tensors,
-    fixed={"alibi": (False,), "multi_query": (True,), "parallel_attn": (True,)},
+    fixed={"hidden_act": ..., "alibi": (False,), "multi_query": (True,), "parallel_attn": (True,)},
     defaults={
         "ffn_hidden_size": lambda found: 4 * found["hidden_size"],
         "num_ln_in_parallel_attn": lambda found: 2 if found.get("new_decoder_architecture") else 1,

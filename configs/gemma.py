@@ -1,13 +1,12 @@
 """The common parts of Gemma 2 and Gemma 3."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs import hub
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import LAYER
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import LAYER, in_layers
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_geglu, use_sandwich_norm
 from fidgpt.graph import find, swap_all
@@ -17,31 +16,6 @@ from fidgpt.train import Trainer
 
 # The heads of both models with 27 billion parameters.
 NARROW_HEADS: Mapping[str, Any] = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128}
-
-SETTINGS: Mapping[str, str] = {
-    **hub.SETTINGS,
-    **hub.WINDOWS,
-    "attention_bias": "attention_bias",
-    "query_scalar": "query_pre_attn_scalar",
-    "logit_cap": "final_logit_softcapping",
-}
-
-TENSORS: Mapping[str, str] = {
-    **hub.TENSORS,
-    "blocks.*.attention_out_norm": f"{LAYER}.post_attention_layernorm",
-    "blocks.*.mlp_norm": f"{LAYER}.pre_feedforward_layernorm",
-    "blocks.*.mlp_out_norm": f"{LAYER}.post_feedforward_layernorm",
-}
-
-FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_activation": ("gelu_pytorch_tanh",),
-    "use_bidirectional_attention": (False, None),
-}
-
-
-READINGS: Mapping[str, Callable[[Any], Any]] = {
-    "query_scalar": lambda model: round(model.blocks[0].attention.scale ** -2)
-}
 
 
 @variant_of(decoder, num_heads=8, num_kv_heads=4, head_dim=256, eps=1e-6, tied=True, window=4096)
@@ -60,3 +34,24 @@ def gemma(
         attention.scale = query_scalar**-0.5
     if logit_cap is not None:
         cfg.model.unembedding.softcap = LogitCap.new(logit_cap)
+
+
+# Makes a family near this one.
+near_gemma = family(
+    "gemma",
+    gemma,
+    "window layer_types attention_bias logit_cap",
+    settings={"query_scalar": "query_pre_attn_scalar"},
+    tensors=in_layers(
+        LAYER,
+        {
+            "attention_out_norm": "post_attention_layernorm",
+            "mlp_norm": "pre_feedforward_layernorm",
+            "mlp_out_norm": "post_feedforward_layernorm",
+        },
+    ),
+    fixed={"hidden_act": ..., "hidden_activation": ("gelu_pytorch_tanh",)}
+    | {"use_bidirectional_attention": (False, None)},
+    readings={"query_scalar": lambda model: round(model.blocks[0].attention.scale ** -2)},
+    whole_heads=True,
+).near

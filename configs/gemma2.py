@@ -1,11 +1,9 @@
 """Gemma 2 (Gemma Team, 2024, arXiv:2408.00118): alternating sliding windows, capped scores."""
 
-from dataclasses import replace
-
 import fiddle as fdl
 
 from fidgpt.configs import gemma
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.decoder import family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_pre_norm, use_softcap
@@ -25,16 +23,7 @@ def gemma2(
         use_softcap(cfg, cap=score_cap, logit_cap=logit_cap)
 
 
-HUB = Family(
-    model_type="gemma2",
-    architecture="Gemma2ForCausalLM",
-    config=gemma2,
-    settings={**gemma.SETTINGS, "score_cap": "attn_logit_softcapping"},
-    tensors=gemma.TENSORS,
-    fixed=gemma.FIXED,
-    readings=gemma.READINGS,
-    whole_heads=True,
-)
+HUB = gemma.near_gemma("gemma2", gemma2, settings={"score_cap": "attn_logit_softcapping"})
 
 
 @variant_of(gemma2)
@@ -43,9 +32,7 @@ def vaultgemma(cfg: fdl.Config[Trainer]) -> None:
     use_pre_norm(cfg)
 
 
-VAULTGEMMA = replace(
-    HUB, model_type="vaultgemma", architecture="VaultGemmaForCausalLM", config=vaultgemma
-)
+VAULTGEMMA = HUB.near("vaultgemma", vaultgemma, architecture="VaultGemmaForCausalLM")
 
 
 @variant_of(vaultgemma, layer_types=(FULL,), seq_len=8192, logit_cap=None, score_cap=None)
@@ -55,17 +42,12 @@ def gemma1(cfg: fdl.Config[Trainer]) -> None:
         attention.scale = None
 
 
-GEMMA = Family(
-    model_type="gemma",
-    architecture="GemmaForCausalLM",
-    config=gemma1,
-    settings={**SETTINGS, "attention_bias": "attention_bias"},
-    tensors=TENSORS,
-    # Old files say gelu, and mean its approximation.
-    fixed={
-        "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
-        "hidden_activation": ("gelu_pytorch_tanh", "gelu", None),
-    },
+_ACTIVATIONS = ("gelu_pytorch_tanh", "gelu", None)  # old files say gelu, and mean the first one
+GEMMA = family(
+    "gemma",
+    gemma1,
+    "attention_bias",
+    fixed={"hidden_act": _ACTIVATIONS, "hidden_activation": _ACTIVATIONS},
     defaults={"num_attention_heads": 16, "num_key_value_heads": 16},
 )
 

@@ -9,16 +9,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs import gemma
-from fidgpt.configs.hub import QK_NORMS, Family
+from fidgpt.configs.hub import QK_NORMS
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import (
-    FULL,
-    PERIODS,
-    SLIDING,
-    periodic_layers,
-    rotate_in_windows_by,
-    theta_in_windows,
-)
+from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_by
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.graph import swap_all
 from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm
@@ -42,17 +35,15 @@ def gemma3(cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.
     rotate_in_windows_by(cfg, local_theta)
 
 
-HUB = Family(
-    model_type="gemma3_text",
+HUB = gemma.near_gemma(
+    "gemma3_text",
+    gemma3,
+    "local_theta",
     architecture="Gemma3ForCausalLM",
-    config=gemma3,
-    settings={**gemma.SETTINGS, "local_theta": "rope_local_base_freq"},
-    tensors={**gemma.TENSORS, **QK_NORMS},
-    fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
-    readings={**gemma.READINGS, "local_theta": theta_in_windows},
+    tensors=QK_NORMS,
+    fixed={"attn_logit_softcapping": (None,)},
     defaults={"layer_types": partial(periodic_layers, period=6)},
     known=PERIODS,
-    whole_heads=True,
 )
 
 

@@ -4,14 +4,14 @@ The text is that of `base`, and the tokenizer is trained on it, with up to GPT-2
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs.activations import activate
-from fidgpt.configs.hub import Family, Joined, Transposed
+from fidgpt.configs.hub import QKV, Family, Transposed, in_layers, joined, keys
 from fidgpt.configs.small import base
 from fidgpt.fiddlers import untie_embeddings, use_layer_norm, use_learned_positions
 from fidgpt.fiddlers.patterns import repeated
@@ -82,48 +82,46 @@ def _is_scaled_by_layer(model: Any) -> bool:
 
 
 _LAYER = "transformer.h.*"
+# Other names of the keys of families that name their sizes as GPT-2 does.
+OTHER_SIZES: Mapping[str, str] = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
+SIZES: Mapping[str, str] = {
+    "hidden_dim": "n_embd",
+    "num_layers": "n_layer",
+    "num_heads": "n_head",
+    "seq_len": "n_positions",
+    "ffn_dim": "n_inner",
+    "eps": "layer_norm_epsilon",
+    "activation": "activation_function",
+}
+ENDS: Mapping[str, str] = {
+    "embedding": "transformer.wte",
+    "embedding.positions": "transformer.wpe",
+    "norm": "transformer.ln_f",
+    "unembedding": "lm_head",
+}
+NAMES: Mapping[str, str] = {
+    "attention.out": "attn.c_proj",
+    "attention_norm": "ln_1",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+}
+_LAYERS = in_layers(_LAYER, NAMES) | joined(QKV, f"{_LAYER}.attn.c_attn", of=3, dim=-1)
 HUB = Family(
     model_type="gpt2",
     architecture="GPT2LMHeadModel",
     config=gpt2,
-    settings={
-        "hidden_dim": "n_embd",
-        "num_layers": "n_layer",
-        "num_heads": "n_head",
-        "ffn_dim": "n_inner",
-        "vocab_size": "vocab_size",
-        "seq_len": "n_positions",
-        "eps": "layer_norm_epsilon",
-        "activation": "activation_function",
-        "tied": "tie_word_embeddings",
-        "scaled": "scale_attn_weights",
-        "scaled_by_layer": "scale_attn_by_inverse_layer_idx",
-    },
-    tensors={
-        "embedding": "transformer.wte",
-        "embedding.positions": "transformer.wpe",
-        "blocks.*.attention_norm": f"{_LAYER}.ln_1",
-        "blocks.*.attention.query": Transposed(Joined(f"{_LAYER}.attn.c_attn", 0, of=3)),
-        "blocks.*.attention.key": Transposed(Joined(f"{_LAYER}.attn.c_attn", 1, of=3)),
-        "blocks.*.attention.value": Transposed(Joined(f"{_LAYER}.attn.c_attn", 2, of=3)),
-        "blocks.*.attention.out": Transposed(f"{_LAYER}.attn.c_proj"),
-        "blocks.*.mlp_norm": f"{_LAYER}.ln_2",
-        "blocks.*.mlp.up": Transposed(f"{_LAYER}.mlp.c_fc"),
-        "blocks.*.mlp.down": Transposed(f"{_LAYER}.mlp.c_proj"),
-        "norm": "transformer.ln_f",
-        "unembedding": "lm_head",
-    },
+    settings=keys("vocab_size tied", **SIZES)
+    | {"scaled": "scale_attn_weights", "scaled_by_layer": "scale_attn_by_inverse_layer_idx"},
+    tensors={**ENDS, **{path: Transposed(form) for path, form in _LAYERS.items()}},
     fixed={"add_cross_attention": (False,)},
-    aliases={
-        "hidden_size": "n_embd",
-        "num_hidden_layers": "n_layer",
-        "num_attention_heads": "n_head",
-        "max_position_embeddings": "n_positions",
-    },
-    readings={
-        "scaled": _is_scaled,
-        "scaled_by_layer": _is_scaled_by_layer,
-    },
+    aliases=OTHER_SIZES,
+    readings={"scaled": _is_scaled, "scaled_by_layer": _is_scaled_by_layer},
     constants={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     ignored=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )

@@ -7,8 +7,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.activations import activate
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import MULTI_HEAD, NEOX_MLP, QKV, Family, Tensors, in_layers, joined
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import NEOX_MLP, QKV, Tensors, in_layers, joined
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.train import Trainer
@@ -38,15 +38,16 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-HUB = Family(
-    model_type="gpt_neox",
+HUB = family(
+    "gpt_neox",
+    gpt_neox,
+    "attention_bias activation",
     architecture="GPTNeoXForCausalLM",
-    config=gpt_neox,
-    settings={**MULTI_HEAD, "attention_bias": "attention_bias", "activation": "hidden_act"}
-    | {"eps": "layer_norm_eps", "theta": "rotary_emb_base", "rotary_share": "rotary_pct"}
+    settings={"head_dim": ..., "num_kv_heads": ..., "eps": "layer_norm_eps"}
+    | {"theta": "rotary_emb_base", "rotary_share": "rotary_pct"}
     | {"parallel": "use_parallel_residual"},
     tensors=_tensors,
-    fixed={"head_dim": (None,)},
+    fixed={"hidden_act": ..., "head_dim": (None,)},
     aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     ignored=("*.attention.bias", "*.attention.masked_bias"),  # masks in old files
     whole_heads=True,

@@ -1,12 +1,10 @@
 """gpt-oss (OpenAI, 2025, arXiv:2508.10925): experts with biases, alternating sliding windows."""
 
-from operator import attrgetter
-
 import fiddle as fdl
 
 from fidgpt.configs import mixtral
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SILU, TENSORS, WINDOWS, Family, Interleaved, Transposed
+from fidgpt.configs.hub import Interleaved, Transposed
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_moe, use_sinks
@@ -43,18 +41,12 @@ def gpt_oss(
 
 _OLD_LENGTH, _YARN = "original_max_position_embeddings", {"factor": 32.0, "truncate": False}
 _UP, _DOWN = (f"model.layers.*.mlp.experts.{name}_proj" for name in ("gate_up", "down"))
-HUB = Family(
-    model_type="gpt_oss",
-    architecture="GptOssForCausalLM",
-    config=gpt_oss,
-    settings={
-        **mixtral.HUB.settings,
-        **WINDOWS,
-        "attention_bias": "attention_bias",
-        "limit": "swiglu_limit",
-    },
+HUB = mixtral.HUB.near(
+    "gpt_oss",
+    gpt_oss,
+    "layer_types attention_bias",
+    settings={"limit": "swiglu_limit"},
     tensors={
-        **TENSORS,
         "blocks.*.attention.sinks": "model.layers.*.self_attn.sinks",
         "blocks.*.mlp.router": "model.layers.*.mlp.router",
         "blocks.*.mlp.experts.gate": Transposed(Interleaved(_UP, 0, 2)),
@@ -64,9 +56,9 @@ HUB = Family(
         "blocks.*.mlp.experts.up_bias": Interleaved(f"{_UP}_bias", 1, 2),
         "blocks.*.mlp.experts.down_bias": f"{_DOWN}_bias",
     },
-    fixed={**SILU, "swiglu_alpha": (1.702,)},
+    fixed={"swiglu_alpha": (1.702,)},
     defaults={"rope_scaling": {"rope_type": "yarn", _OLD_LENGTH: 4096, **_YARN}},
-    readings={"limit": attrgetter("blocks.0.mlp.experts.gating.limit")},
+    readings={"limit": "blocks.0.mlp.experts.gating.limit"},
 )
 
 

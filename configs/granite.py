@@ -6,8 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, Family, without
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import LAYER, in_layers
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_sandwich_norm
 from fidgpt.model import SandwichBlock
@@ -30,20 +30,13 @@ def granite(
     cfg.model.unembedding.scale = 1.0 / logit_divisor
 
 
-def _logit_divisor(model: Any) -> float:
-    return round(1.0 / model.unembedding.scale, 12)
-
-
-HUB = Family(
-    model_type="granite",
-    architecture="GraniteForCausalLM",
-    config=granite,
-    settings={**SETTINGS, **BIASES, "logit_divisor": "logits_scaling"}
-    | {"embedding_scale": "embedding_multiplier", "score_scale": "attention_multiplier"}
+HUB = family(
+    "granite",
+    granite,
+    "attention_bias mlp_bias embedding_scale",
+    settings={"logit_divisor": "logits_scaling", "score_scale": "attention_multiplier"}
     | {"branch_scale": "residual_multiplier"},
-    tensors=TENSORS,
-    fixed=SILU,
-    readings={"logit_divisor": _logit_divisor},
+    readings={"logit_divisor": lambda model: round(1.0 / model.unembedding.scale, 12)},
 )
 
 
@@ -57,22 +50,14 @@ def hyperclovax(
         use_sandwich_norm(cfg)
 
 
-HYPERCLOVAX = Family(
-    model_type="hyperclovax",
+HYPERCLOVAX = HUB.near(
+    "hyperclovax",
+    hyperclovax,
     architecture="HyperCLOVAXForCausalLM",
-    config=hyperclovax,
-    settings=without(HUB.settings, "logit_divisor")
-    | {"post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
-    tensors={
-        **TENSORS,
-        "blocks.*.attention_out_norm": "model.layers.*.post_norm1",
-        "blocks.*.mlp_out_norm": "model.layers.*.post_norm2",
-    },
-    fixed=HUB.fixed,
+    settings={"logit_divisor": ..., "post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
+    tensors=in_layers(LAYER, {"attention_out_norm": "post_norm1", "mlp_out_norm": "post_norm2"}),
     defaults={"attention_multiplier": lambda found: _head_dim(found) ** -0.5},
-    readings={
-        "post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock),
-    },
+    readings={"post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock)},
     whole_heads=True,
 )
 

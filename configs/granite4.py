@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import granite, mixtures
-from fidgpt.configs.hub import SILU, Family, Form, joined
-from fidgpt.configs.hybrids import LINEAR, of_attention
-from fidgpt.configs.mamba import KNOWN, MAMBA, MAMBA_READINGS, mamba_tensors, use_mamba_layers
+from fidgpt.configs.hub import Tensors, joined
+from fidgpt.configs.mamba import KNOWN, MAMBA, mamba_tensors, use_mamba_layers
+from fidgpt.configs.readings import of_attention
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL
+from fidgpt.configs.windows import FULL, LINEAR
 from fidgpt.fiddlers import use_moe, use_no_positions, use_shared_expert
 from fidgpt.train import Trainer
 
@@ -46,36 +46,22 @@ def granite4(
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
     else:
         cfg.model.blocks[0].mlp.ffn_dim = shared_ffn_dim
-    use_mamba_layers(
-        cfg,
-        mixers,
-        eps=eps,
-        expand=expand,
-        mamba_heads=mamba_heads,
-        mamba_head_dim=mamba_head_dim,
-        mamba_groups=mamba_groups,
-        state_dim=state_dim,
-        filter_size=filter_size,
-        mamba_bias=mamba_bias,
-        filter_bias=filter_bias,
-    )
+    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
+    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
+    sizes |= {"bias": mamba_bias or None, "eps": eps}
+    use_mamba_layers(cfg, mixers, expand, sizes)
 
 
 _MLP = "model.layers.*.shared_mlp"
 
 
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    shared = cast(Mapping[str, str | Form], mixtures.GRANITEMOESHARED.tensors)
-    tensors: dict[str, str | Form] = {**shared}
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
+    dense = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
+    tensors = dict(mamba_tensors(settings, settings["mixers"]))
     if not settings["num_experts"]:
-        dense = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
         tensors |= joined(dense, f"{_MLP}.input_linear", of=2)
         tensors["blocks.*.mlp.down"] = f"{_MLP}.output_linear"
-    return {**tensors, **mamba_tensors(settings, settings["mixers"])}
-
-
-def _positions(attention: Any) -> str | None:
-    return None if attention.rope is None else _ROPE
+    return tensors
 
 
 def _shared_width(model: Any) -> int:
@@ -83,24 +69,16 @@ def _shared_width(model: Any) -> int:
     return getattr(mlp, "shared", mlp).up.out_features
 
 
-HUB = Family(
-    model_type="granitemoehybrid",
+HUB = mixtures.GRANITEMOESHARED.near(
+    "granitemoehybrid",
+    granite4,
+    "mixers",
     architecture="GraniteMoeHybridForCausalLM",
-    config=granite4,
-    settings={
-        **mixtures.GRANITEMOESHARED.settings,
-        **MAMBA,
-        "mixers": "layer_types",
-        "positions": "position_embedding_type",
-    },
+    settings={**MAMBA, "positions": "position_embedding_type"},
     tensors=_tensors,
-    fixed=SILU,
     defaults={"layer_types": lambda found: [LINEAR] * found["num_hidden_layers"]},
     readings={
-        **granite.HUB.readings,
-        **MAMBA_READINGS,
-        "positions": of_attention(_positions),
-        "score_scale": of_attention(lambda attention: attention.scale),
+        "positions": of_attention(lambda attention: None if attention.rope is None else _ROPE),
         "shared_ffn_dim": _shared_width,
         "num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0),
     },

@@ -1,7 +1,7 @@
 """Model families of the Hugging Face hub: their settings and tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -22,20 +22,15 @@ __all__ = [
     "BIASES",
     "EXPERTS",
     "GATED",
+    "KEYS",
     "LAYER",
-    "MIXTURE",
-    "MULTI_HEAD",
     "NEOX_MLP",
     "QKV",
-    "QKV_BIASES",
     "QK_NORMS",
-    "ROTARY",
     "SELECTION_BIAS",
     "SETTINGS",
-    "SHARED_SIZES",
     "SILU",
     "TENSORS",
-    "WINDOWS",
     "AsRow",
     "Family",
     "Form",
@@ -47,8 +42,12 @@ __all__ = [
     "Stacked",
     "Tensors",
     "Transposed",
+    "experts_as",
     "in_layers",
     "joined",
+    "keys",
+    "linears",
+    "llama3_rope",
     "shared_as",
     "with_adjacent_pairs",
     "without",
@@ -56,6 +55,9 @@ __all__ = [
 
 T = TypeVar("T")
 Tensors = Mapping[str, str | Form]
+SizedTensors = Callable[[Mapping[str, Any]], Tensors]
+# The only activation that most families support.
+SILU: Mapping[str, tuple[str, ...]] = {"hidden_act": ("silu",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,9 +66,9 @@ class Family:
 
     Attributes:
       model_type: `model_type` in config.json.
-      architecture: name of the class in transformers.
+      architecture: name of the class in transformers; defaults to the model_type in other letters.
       config: returns the config of a model; its arguments are the settings.
-      settings: key in config.json of each argument; `a.b` is key b of the mapping at a.
+      settings: key in config.json of each argument.
       tensors: form in the files of each fidgpt parameter; `*` is the layer, and a name without a
         final `weight` or `bias` covers both. If forms depend on sizes, a function from the settings
         to this mapping.
@@ -75,9 +77,9 @@ class Family:
       fixed: keys of config.json and their supported values, the default first.
       defaults: values of missing keys of config.json that differ from Llama's; for `layer_types`, a
         pattern that repeats over the depth. A function computes the value of a missing key, or of
-        one that is null, from the others.
-      readings: how to read settings specific to this family from a model; see interop/hugging_face
-        for the common ones.
+        one that is null, from the others, as from a key inside of another one.
+      readings: how to read settings specific to this family from a model; see `readings.py` for the
+        common ones.
       aliases: other names of keys of `settings`, in files or in `rope_parameters`.
       constants: keys that are written with these values but not read, as they only concern
         training.
@@ -88,14 +90,14 @@ class Family:
     """
 
     model_type: str
-    architecture: str
+    architecture: str = ""
     config: Callable[..., fdl.Config]
     settings: Mapping[str, str]
-    tensors: Tensors | Callable[[Mapping[str, Any]], Tensors]
+    tensors: Tensors | SizedTensors
     switches: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    readings: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    readings: Mapping[str, str | Callable[[Any], Any]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     known: Sequence[str] = ()
@@ -103,14 +105,67 @@ class Family:
     whole_heads: bool = False
     scalings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not self.architecture:
+            words = self.model_type.replace("-", "_").split("_")
+            name = "".join(word[0].upper() + word[1:] for word in words)
+            object.__setattr__(self, "architecture", f"{name}ForCausalLM")
+
+    def near(
+        self,
+        model_type: str,
+        config: Callable[..., fdl.Config] | None = None,
+        names: str = "",
+        /,
+        *,
+        architecture: str = "",
+        settings: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> "Family":
+        """Return a family that differs from this one in a few things.
+
+        Mappings are added to those of this family, where `...` as a value takes a key away; so are
+        `known` keys, and functions for tensors. Other values replace those of this family.
+
+        Args:
+          model_type: see `Family`.
+          config: defaults to that of this family.
+          names: further settings with usual keys; see `keys`.
+          architecture: see `Family`.
+          settings: further settings with other keys.
+          changes: of other attributes.
+        """
+        changes["settings"] = keys(names, **(settings or {}))
+        merged = {name: _merged(getattr(self, name), change) for name, change in changes.items()}
+        merged |= {name: changes[name] for name in ("ignored",) if name in changes}
+        config = self.config if config is None else config
+        return replace(
+            self, model_type=model_type, architecture=architecture, config=config, **merged
+        )
+
+
+def _merged(ours: Any, change: Any) -> Any:
+    """Return an attribute of a family with a change; see `Family.near`."""
+    if callable(ours) or callable(change):
+        return lambda settings: {**_called(ours, settings), **_called(change, settings)}
+    if isinstance(ours, Mapping):
+        return {name: one for name, one in {**ours, **change}.items() if one is not ...}
+    return (*ours, *change) if isinstance(ours, tuple) else change
+
+
+def _called(tensors: Any, settings: Mapping[str, Any]) -> Tensors:
+    found: Any = tensors(settings) if callable(tensors) else tensors
+    return found
+
 
 def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
     """Return the names, without those of some settings."""
     return {name: key for name, key in names.items() if name not in left_out}
 
 
-# The settings of Llama, with the keys of config.json that most families share.
-SETTINGS: Mapping[str, str] = {
+# The keys of config.json that most families have for settings, and the keys of mixtures of experts
+# with the names of Qwen.
+KEYS: Mapping[str, str] = {
     "hidden_dim": "hidden_size",
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
@@ -123,22 +178,47 @@ SETTINGS: Mapping[str, str] = {
     "tied": "tie_word_embeddings",
     "theta": "rope_theta",
     "scaling": "rope_scaling",
+    "local_theta": "rope_local_base_freq",
+    "rotary_share": "partial_rotary_factor",
+    "window": "sliding_window",
+    "layer_types": "layer_types",
+    "activation": "hidden_act",
+    "embedding_scale": "embedding_multiplier",
+    "logit_cap": "final_logit_softcapping",
+    "qk_norm": "use_qk_norm",
+    "expert_ffn_dim": "moe_intermediate_size",
+    "shared_ffn_dim": "shared_expert_intermediate_size",
+    "num_shared": "num_shared_experts",
+    "top_k": "num_experts_per_tok",
+    "normalize": "norm_topk_prob",
+    "every": "decoder_sparse_step",
+    "dense_layers": "mlp_only_layers",
+    "mlp_types": "mlp_layer_types",
+    "first_dense": "first_k_dense_replace",
+    "num_groups": "n_group",
+    "top_groups": "topk_group",
+    "route_scale": "routed_scaling_factor",
+    "mixers": "layer_types",
 }
 
-# Settings of families without grouped-query attention, in which heads fill the width.
-MULTI_HEAD: Mapping[str, str] = without(SETTINGS, "num_kv_heads", "head_dim")
 
+def keys(names: str = "", /, **others: Any) -> dict[str, Any]:
+    """Return the key of each setting: the usual one of some names, and others.
+
+    Args:
+      names: of settings, between spaces; one that `KEYS` lacks is its own key.
+      others: keys of further settings.
+    """
+    return {name: KEYS.get(name, name) for name in names.split()} | others
+
+
+# The settings of Llama, with the keys of config.json that most families share.
+SETTINGS: Mapping[str, str] = keys(
+    "hidden_dim num_layers num_heads num_kv_heads head_dim ffn_dim vocab_size seq_len eps tied "
+    "theta scaling"
+)
 # Settings of families whose projections may have biases.
-BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
-
-# Settings of families whose queries, keys and values may have biases, and the output may too.
-QKV_BIASES: Mapping[str, str] = {
-    "attention_bias": "attention_bias",
-    "attention_out_bias": "attention_out_bias",
-}
-
-# Settings of families in which layers may have a sliding window.
-WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
+BIASES: Mapping[str, str] = keys("attention_bias mlp_bias")
 
 LAYER = "model.layers.*"
 # The tensors of Llama, with the names that most families share.
@@ -157,9 +237,6 @@ TENSORS: Mapping[str, str] = {
     "unembedding": "lm_head",
 }
 
-# Settings of families with a rotation of a part of each head.
-ROTARY: Mapping[str, str] = {"rotary_share": "partial_rotary_factor"}
-
 # Tensors of families that normalize queries and keys per head.
 QK_NORMS: Mapping[str, str] = {
     "blocks.*.attention.query_norm": f"{LAYER}.self_attn.q_norm",
@@ -176,13 +253,13 @@ def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def joined(
-    paths: Sequence[str], name: str, *, of: int | Sequence[int], groups: int = 1
+    paths: Sequence[str], name: str, *, of: int | Sequence[int], groups: int = 1, dim: int = 0
 ) -> dict[str, Form]:
     """Return the forms of parameters whose rows one tensor joins, in this order; see `Joined`."""
-    return {path: Joined(name, i, of, dim=0, groups=groups) for i, path in enumerate(paths)}
+    return {path: Joined(name, i, of, dim=dim, groups=groups) for i, path in enumerate(paths)}
 
 
-def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tensors]:
+def with_adjacent_pairs(tensors: Tensors) -> SizedTensors:
     """Return the tensors as a function of the settings, where files pair adjacent rotary rows."""
 
     def paired(settings: Mapping[str, Any]) -> Tensors:
@@ -202,36 +279,43 @@ def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tenso
 # Tensors of plain MLPs with the names of GPT-NeoX.
 NEOX_MLP = {"mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}
 
-# The only activation that most families support.
-SILU: Mapping[str, tuple[str, ...]] = {"hidden_act": ("silu",)}
+
+def llama3_rope(factor: float, length: int = 8192) -> dict[str, Any]:
+    """Return Llama 3's `rope_scaling` of config.json."""
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": length,
+    }
+
+
+def linears(holder: str, names: str = "query key value out") -> dict[str, str]:
+    """Return the names of linear layers, such as `q_proj`, by their names in fidgpt."""
+    return {name: f"{holder}.{name[0]}_proj" for name in names.split()}
+
+
+def experts_as(mlp: str, *names: str) -> dict[str, str | Form]:
+    """Return the tensors of stacked experts, by their names in files for gate, up and down.
+
+    Args:
+      mlp: name of what holds them.
+      names: default to those of Qwen and DeepSeek.
+    """
+    parts = zip(("gate", "up", "down"), names or ("gate_proj", "up_proj", "down_proj"), strict=True)
+    return {
+        f"blocks.*.mlp.experts.{part}": Stacked(f"{mlp}.experts.{{expert}}.{name}.weight")
+        for part, name in parts
+    }
+
 
 # Tensors of mixtures of experts, with the names of Qwen and DeepSeek.
-EXPERTS: Tensors = {
-    "blocks.*.mlp.router": f"{LAYER}.mlp.gate",
-    "blocks.*.mlp.experts.gate": Stacked(f"{LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),
-    "blocks.*.mlp.experts.up": Stacked(f"{LAYER}.mlp.experts.{{expert}}.up_proj.weight"),
-    "blocks.*.mlp.experts.down": Stacked(f"{LAYER}.mlp.experts.{{expert}}.down_proj.weight"),
-}
+EXPERTS: Tensors = {"blocks.*.mlp.router": f"{LAYER}.mlp.gate", **experts_as(f"{LAYER}.mlp")}
 SELECTION_BIAS = "blocks.*.mlp.router.selection_bias.bias"
-# Settings of mixtures of experts, with the names of Qwen.
-MIXTURE: Mapping[str, str] = {
-    "expert_ffn_dim": "moe_intermediate_size",
-    "num_experts": "num_experts",
-    "top_k": "num_experts_per_tok",
-    "normalize": "norm_topk_prob",
-    "every": "decoder_sparse_step",
-    "dense_layers": "mlp_only_layers",
-}
-# Settings of mixtures with experts for all tokens, with the names of Hunyuan.
-SHARED_SIZES: Mapping[str, str] = {
-    "expert_ffn_dim": "moe_intermediate_size",
-    "num_experts": "num_experts",
-    "num_shared": "num_shared_experts",
-    "top_k": "num_experts_per_tok",
-}
 
 
-def shared_as(name: str) -> dict[str, str]:
+def shared_as(name: str, form: str = "{}_proj") -> dict[str, str]:
     """Return the tensors of experts for all tokens, by their name in a layer."""
     paths = ("gate", "up", "down")
-    return {f"blocks.*.mlp.shared.{path}": f"{LAYER}.{name}.{path}_proj" for path in paths}
+    return {f"blocks.*.mlp.shared.{path}": f"{LAYER}.{name}.{form.format(path)}" for path in paths}

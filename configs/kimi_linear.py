@@ -8,12 +8,21 @@ import fiddle as fdl
 from torch import Tensor
 
 from fidgpt.configs import deepseek
-from fidgpt.configs.hub import LAYER, Family, Form, Piece, Stacked, without
-from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, of_mixer, use_mixers
+from fidgpt.configs.hub import (
+    LAYER,
+    SELECTION_BIAS,
+    Form,
+    Piece,
+    Tensors,
+    experts_as,
+    linears,
+    shared_as,
+)
+from fidgpt.configs.hybrids import by_layer, use_mixers
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL
+from fidgpt.configs.windows import FULL, LINEAR
 from fidgpt.fiddlers import use_no_positions
-from fidgpt.model import KimiDeltaNet, LatentAttention, RMSNorm
+from fidgpt.model import KimiDeltaNet, RMSNorm
 from fidgpt.train import Trainer
 
 
@@ -71,46 +80,20 @@ class _ByHead:
         yield Piece(self.name, tuple(whole.shape), whole, lambda theirs: theirs)
 
 
-_MLP = f"{LAYER}.block_sparse_moe"
 _NAMES = {
     **{f"{one}_filter": f"{one[0]}_conv1d" for one in ("query", "key", "value")},
     **{"timestep.down": "f_a_proj", "timestep.up": "f_b_proj", "decay.bias": "dt_bias"},
     **{"gate.down": "g_a_proj", "gate.up": "g_b_proj", "beta": "b_proj", "norm": "o_norm"},
-    **{one: f"{one[0]}_proj" for one in ("query", "key", "value", "out")},
 }
 
 
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    names = {path: f"{LAYER}.self_attn.{name}" for path, name in _NAMES.items()}
-    linear = {**names, "decay.log_rate": _ByHead(f"{LAYER}.self_attn.A_log")}
-    full = {
-        "query": f"{LAYER}.self_attn.q_proj",
-        "kv_down": f"{LAYER}.self_attn.kv_a_proj_with_mqa",
-    }
-    experts = {"gate": "w1", "up": "w3", "down": "w2"}
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
+    attention = f"{LAYER}.self_attn"
+    linear: dict[str, str | Form] = {path: f"{attention}.{name}" for path, name in _NAMES.items()}
+    linear |= {**linears(attention), "decay.log_rate": _ByHead(f"{attention}.A_log")}
+    full = {"query": f"{attention}.q_proj", "kv_down": f"{attention}.kv_a_proj_with_mqa"}
     layers, kinds = settings["num_layers"], settings["mixers"]
-    mixture = {
-        "mlp.router": "gate",
-        "mlp.router.selection_bias.bias": "gate.e_score_correction_bias",
-        **{f"mlp.shared.{one}": f"shared_experts.{one}_proj" for one in experts},
-    }
-    return {
-        **deepseek.tensors(settings),
-        **{f"blocks.*.{path}": f"{_MLP}.{name}" for path, name in mixture.items()},
-        **{
-            f"blocks.*.mlp.experts.{one}": Stacked(f"{_MLP}.experts.{{expert}}.{name}.weight")
-            for one, name in experts.items()
-        },
-        **by_layer(kinds or _mixers(layers), layers, {LINEAR: linear, FULL: full}),
-    }
-
-
-def _of_delta(name: str) -> Any:
-    return of_mixer(KimiDeltaNet, lambda mixer: getattr(mixer, name))
-
-
-def _of_latent(name: str) -> Any:
-    return of_mixer(LatentAttention, lambda mixer: getattr(mixer, name))
+    return by_layer(kinds or _mixers(layers), layers, {LINEAR: linear, FULL: full})
 
 
 _LISTED = "linear_attn_config"  # of published files: kinds and sizes of layers, counted from 1
@@ -128,30 +111,29 @@ def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
     return lambda found: (found.get(_LISTED) or {}).get(key, default)
 
 
-HUB = Family(
-    model_type="kimi_linear",
-    architecture="KimiLinearForCausalLM",
-    config=kimi_linear,
+_MLP = "block_sparse_moe"
+HUB = deepseek.near_deepseek(
+    "kimi_linear",
+    kimi_linear,
+    "num_experts num_shared mlp_types mixers",
     settings={
-        **without(deepseek.SETTINGS, "theta", "scaling", "first_dense"),
+        **dict.fromkeys(("theta", "scaling", "first_dense"), ...),
         "seq_len": "model_max_length",
-        "num_experts": "num_experts",
-        "num_shared": "num_shared_experts",
         "top_k": "num_experts_per_token",
         "num_groups": "num_expert_group",
         "normalize": "moe_renormalize",
-        "mlp_types": "mlp_layer_types",
-        "mixers": "layer_types",
         "delta_heads": "linear_num_heads",
         "delta_head_dim": "linear_head_dim",
         "filter_size": "linear_conv_kernel_dim",
     },
-    tensors=_tensors,
-    fixed={
-        **deepseek.FIXED,
-        "mla_use_nope": (True,),
-        "moe_router_activation_func": ("sigmoid",),
+    tensors=lambda settings: {
+        **experts_as(f"{LAYER}.{_MLP}", "w1", "w3", "w2"),
+        **shared_as(f"{_MLP}.shared_experts"),
+        "blocks.*.mlp.router": f"{LAYER}.{_MLP}.gate",
+        SELECTION_BIAS: f"{LAYER}.{_MLP}.gate.e_score_correction_bias",
+        **_tensors(settings),
     },
+    fixed={"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)},
     defaults={
         "layer_types": _kinds,
         "mlp_layer_types": lambda found: deepseek.dense_first(found, found.get(_FIRST_DENSE, 1)),
@@ -159,24 +141,7 @@ HUB = Family(
         "linear_head_dim": _listed("head_dim", 128),
         "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),
     },
-    readings={
-        **{name: _of_latent(name) for name in ("num_heads", "head_dim", "kv_rank")},
-        **{name: _of_latent(name) for name in ("rope_head_dim", "value_head_dim")},
-        "num_kv_heads": _of_latent("num_heads"),
-        "query_rank": of_mixer(
-            LatentAttention, lambda mixer: getattr(mixer.query_down, "out_features", None)
-        ),
-        "attention_bias": of_mixer(LatentAttention, lambda mixer: mixer.out.bias is not None),
-        "mlp_types": deepseek.mlp_types_of,
-        "mixers": READINGS["mixers"],
-        "delta_heads": _of_delta("num_heads"),
-        "delta_head_dim": _of_delta("head_dim"),
-        "filter_size": of_mixer(KimiDeltaNet, lambda mixer: mixer.key_filter.kernel_size[0]),
-    },
-    known=(
-        *(*deepseek.KNOWN, _LISTED, _FIRST_DENSE),
-        *("rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
-    ),
+    known=(_LISTED, _FIRST_DENSE, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
 )
 
 

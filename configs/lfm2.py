@@ -6,9 +6,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, Family, Form, in_layers, joined
-from fidgpt.configs.hybrids import READINGS, by_layer, kinds_of, of_attention, of_mixer, use_mixers
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import LAYER, Tensors, in_layers, joined, linears
+from fidgpt.configs.hybrids import by_layer, use_mixers
+from fidgpt.configs.readings import kinds_of, of_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, rotate_in_windows_by, shortest_period
 from fidgpt.fiddlers import use_qk_norm, use_sandwich_norm
@@ -49,25 +50,14 @@ def lfm2(
     use_mixers(cfg, mixers, ShortConvolution, CONVOLUTION, **sizes)
 
 
-_LAYER = "model.layers.*"
-_MLP = {"gate": "w1", "up": "w3", "down": "w2"}
-
-
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    inputs = ("in_gate", "out_gate", "value")
-    short = {**joined(inputs, f"{_LAYER}.conv.in_proj", of=3), "filter": f"{_LAYER}.conv.conv"} | {
-        "out": f"{_LAYER}.conv.out_proj"
-    }
-    full = {
-        "out": f"{_LAYER}.self_attn.out_proj",
-        "query_norm": f"{_LAYER}.self_attn.q_layernorm",
-    } | {"key_norm": f"{_LAYER}.self_attn.k_layernorm"}
-    mlp = {f"mlp.{path}": f"feed_forward.{name}" for path, name in _MLP.items()}
-    norms = {"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"}
-    kinds = {CONVOLUTION: short, FULL: full}
-    return {**TENSORS, **in_layers(_LAYER, mlp | norms), "norm": "model.embedding_norm"} | {
-        **by_layer(settings["mixers"], settings["num_layers"], kinds)
-    }
+def mixer_tensors(settings: Mapping[str, Any]) -> Tensors:
+    """Return the forms of the tensors of mixers."""
+    inputs, conv = ("in_gate", "out_gate", "value"), f"{LAYER}.conv"
+    short = {**joined(inputs, f"{conv}.in_proj", of=3), "filter": f"{conv}.conv"}
+    names = {"out": "out_proj", "query_norm": "q_layernorm", "key_norm": "k_layernorm"}
+    full = {path: f"{LAYER}.self_attn.{name}" for path, name in names.items()}
+    kinds = {CONVOLUTION: {**short, "out": f"{conv}.out_proj"}, FULL: full}
+    return by_layer(settings["mixers"], settings["num_layers"], kinds)
 
 
 def _kinds(found: Mapping[str, Any]) -> list[str]:
@@ -76,27 +66,30 @@ def _kinds(found: Mapping[str, Any]) -> list[str]:
     return [FULL if chosen is None or i in chosen else CONVOLUTION for i in layers]
 
 
-HUB = Family(
-    model_type="lfm2",
-    architecture="Lfm2ForCausalLM",
-    config=lfm2,
-    settings={name: key for name, key in SETTINGS.items() if name != "head_dim"}
-    | {"eps": "norm_eps", "mixers": "layer_types", "filter_size": "conv_L_cache"}
-    | {"filter_bias": "conv_bias", "adjusts": "block_auto_adjust_ff_dim"}
-    | {"multiplier": "block_ffn_dim_multiplier", "multiple_of": "block_multiple_of"},
-    tensors=_tensors,
+_NAMES = {"mlp.gate": "feed_forward.w1", "mlp.up": "feed_forward.w3", "mlp.down": "feed_forward.w2"}
+_NAMES |= {"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"}
+# Makes a family near this one, whose MLPs are as wide as config.json says.
+near_lfm2 = family(
+    "lfm2",
+    lfm2,
+    "mixers",
+    settings={"head_dim": ..., "eps": "norm_eps", "filter_size": "conv_L_cache"}
+    | {"filter_bias": "conv_bias"},
+    tensors={**in_layers(LAYER, _NAMES), "norm": "model.embedding_norm"},
+    fixed={"hidden_act": ...},
     defaults={"num_key_value_heads": 8, "rope_theta": 1e6, "tie_word_embeddings": True}
     | {"layer_types": _kinds},
-    readings={
-        **READINGS,
-        "mixers": lambda model: kinds_of(model, CONVOLUTION),
-        "filter_size": of_mixer(ShortConvolution, lambda mixer: mixer.filter.kernel_size[0]),
-        "filter_bias": of_mixer(ShortConvolution, lambda mixer: mixer.out.bias is not None),
-        "adjusts": lambda _: False,
-        "multiplier": lambda _: 1.0,
-        "multiple_of": lambda _: 256,
-    },
-    aliases={"block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"},
+    readings={"mixers": lambda model: kinds_of(model, CONVOLUTION)},
+    aliases={"tie_embedding": "tie_word_embeddings"},
+).near
+HUB = near_lfm2(
+    "lfm2",
+    settings={"adjusts": "block_auto_adjust_ff_dim", "multiplier": "block_ffn_dim_multiplier"}
+    | {"multiple_of": "block_multiple_of"},
+    tensors=mixer_tensors,
+    readings={"adjusts": lambda _: False, "multiplier": lambda _: 1.0}
+    | {"multiple_of": lambda _: 256},
+    aliases={"block_ff_dim": "intermediate_size"},
     known=(
         *("full_attn_idxs", "rms_norm_eps", "block_norm_eps", "block_dim", "num_heads", "conv_dim"),
         *("block_use_swiglu", "block_use_xavier_init", "conv_dim_out", "conv_use_xavier_init"),
@@ -137,37 +130,34 @@ def lfm3(
             put_mixer(block, ShortConvolution, filter_size=filter_size, bias=filter_bias or None)
 
 
-def _lfm3_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _lfm3_tensors(settings: Mapping[str, Any]) -> Tensors:
     kinds = [CONVOLUTION if kind == CONVOLUTION else FULL for kind in settings["mixers"]]
-    after = {"attention_out_norm": "post_operator_norm", "mlp_out_norm": "post_ffn_norm"}
-    gate = {"attention.output_gate.project": "self_attn.gate_proj"}
-    attention = {path: name for path, name in {**TENSORS, **QK_NORMS}.items() if "_norm" in path}
-    names = ("query", "key", "value", "out")
-    full: dict[str, str | Form] = {name: f"{_LAYER}.self_attn.{name[0]}_proj" for name in names}
-    full |= {name: attention[f"blocks.*.attention.{name}"] for name in ("query_norm", "key_norm")}
+    attention = f"{LAYER}.self_attn"
+    full = {**linears(attention), "query_norm": f"{attention}.q_norm"}
+    kinds_of_layers = {CONVOLUTION: {}, FULL: {**full, "key_norm": f"{attention}.k_norm"}}
     return {
-        **_tensors({**settings, "mixers": kinds}),
-        **in_layers(_LAYER, after | gate),
-        **{
-            f"blocks.{i}.attention.{path}": form
-            for i in range(settings["num_layers"])
-            for path, form in full.items()
-            if kinds[i % len(kinds)] == FULL
-        },
+        **in_layers(LAYER, _LFM3_NAMES),
+        **mixer_tensors({**settings, "mixers": kinds}),
+        **by_layer(kinds, settings["num_layers"], kinds_of_layers),
     }
 
 
-LFM3 = Family(
-    model_type="lfm3",
-    architecture="Lfm3ForCausalLM",
-    config=lfm3,
-    settings={**SETTINGS, "eps": "norm_eps", "mixers": "layer_types", "window": "sliding_window"}
-    | {"local_theta": "rope_local_base_freq", "filter_size": "conv_L_cache"}
-    | {"filter_bias": "conv_bias", "gated": "use_attention_gate", "sandwich": "use_sandwich_norm"},
+def _kind(attention: Any) -> str:
+    if isinstance(attention, ShortConvolution):
+        return CONVOLUTION
+    return FULL if attention.window is None else SLIDING
+
+
+_LFM3_NAMES = {"attention_out_norm": "post_operator_norm", "mlp_out_norm": "post_ffn_norm"}
+_LFM3_NAMES |= {"attention.output_gate.project": "self_attn.gate_proj"}
+LFM3 = near_lfm2(
+    "lfm3",
+    lfm3,
+    "head_dim window local_theta",
+    settings={"gated": "use_attention_gate", "sandwich": "use_sandwich_norm"},
     tensors=_lfm3_tensors,
     fixed={"attention_bias": (False,)},
-    defaults={"num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
-    | {"tie_word_embeddings": True, "sliding_window": 256}
+    defaults={"num_key_value_heads": 4, "head_dim": 128, "sliding_window": 256}
     | {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
     | {
         "layer_types": lambda found: [
@@ -176,24 +166,11 @@ LFM3 = Family(
         ]
     },
     readings={
-        **HUB.readings,
-        "mixers": lambda model: [
-            CONVOLUTION
-            if isinstance(block.attention, ShortConvolution)
-            else FULL
-            if block.attention.window is None
-            else SLIDING
-            for block in model.blocks
-        ],
-        "local_theta": lambda model: next(
-            block.attention.rope.theta
-            for block in model.blocks
-            if getattr(block.attention, "window", None)
-        ),
+        "mixers": lambda model: [_kind(block.attention) for block in model.blocks],
         "gated": of_attention(lambda attention: attention.output_gate is not None),
         "sandwich": lambda model: isinstance(model.blocks[0], SandwichBlock),
     },
-    aliases={"rms_norm_eps": "norm_eps"},
+    aliases={"tie_embedding": ..., "rms_norm_eps": "norm_eps"},
 )
 
 _FULL_AT = (2, 5, 8, 10, 12, 14)

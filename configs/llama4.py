@@ -7,14 +7,11 @@ import fiddle as fdl
 
 from fidgpt import fiddlers
 from fidgpt import model as lm
-from fidgpt.configs import deepseek, qwen3_moe
-from fidgpt.configs.decoder import decoder
+from fidgpt.configs import qwen3_moe
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import (
     LAYER,
-    SETTINGS,
-    SILU,
     TENSORS,
-    Family,
     Joined,
     Transposed,
     in_layers,
@@ -124,16 +121,16 @@ def _tempered(name: str) -> Callable[[Any], Any]:
 
 _FEED_FORWARD = f"{LAYER}.feed_forward"
 _EXPERT_ROWS = f"{_FEED_FORWARD}.experts.gate_up_proj"
-LLAMA4 = Family(
-    model_type="llama4_text",
+LLAMA4 = family(
+    "llama4_text",
+    llama4,
+    "attention_bias top_k qk_norm",
     architecture="Llama4ForCausalLM",
-    config=llama4,
-    settings={**SETTINGS, "attention_bias": "attention_bias", "ffn_dim": "intermediate_size_mlp"}
-    | {"expert_ffn_dim": "intermediate_size", "num_experts": "num_local_experts"}
-    | {"top_k": "num_experts_per_tok", "mixed_layers": "moe_layers", "kinds": "layer_types"}
+    settings={"ffn_dim": "intermediate_size_mlp", "expert_ffn_dim": "intermediate_size"}
+    | {"num_experts": "num_local_experts", "mixed_layers": "moe_layers", "kinds": "layer_types"}
     | {"rotated": "no_rope_layers", "bare": "no_rope_layer_interval"}
-    | {"chunk": "attention_chunk_size", "qk_norm": "use_qk_norm"}
-    | {"sharpens": "attn_temperature_tuning", "strength": "attn_scale", "span": "floor_scale"},
+    | {"chunk": "attention_chunk_size", "sharpens": "attn_temperature_tuning"}
+    | {"strength": "attn_scale", "span": "floor_scale"},
     tensors=with_adjacent_pairs(
         {
             **TENSORS,
@@ -148,11 +145,9 @@ LLAMA4 = Family(
             "blocks.*.mlp.experts.down": Transposed(f"{_FEED_FORWARD}.experts.down_proj"),
         }
     ),
-    fixed=SILU,
     defaults={"rope_theta": 500_000.0, "num_key_value_heads": 8, "head_dim": 128}
     | {"moe_layers": lambda found: _every(found, found.get("interleave_moe_layer_step", 1))},
     readings={
-        "mixed_layers": deepseek.mixed_layers,
         "kinds": lambda model: [
             CHUNKED if isinstance(block.attention.mask, lm.And) else FULL for block in model.blocks
         ],

@@ -6,10 +6,10 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs import mixtral
-from fidgpt.configs.hub import ROTARY, SILU, TENSORS, Family, Form, joined
-from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, use_mixers
+from fidgpt.configs.hub import Tensors, joined
+from fidgpt.configs.hybrids import by_layer, use_mixers
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL
+from fidgpt.configs.windows import FULL, LINEAR
 from fidgpt.graph import swap_all
 from fidgpt.model import Attention, Block, LightningAttention, NormalizedResidualBlock, RMSNorm
 from fidgpt.train import Trainer
@@ -42,7 +42,7 @@ def minimax(
 _LAYER = "model.layers.*.self_attn"
 
 
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
     heads = settings["num_heads"]
     linear = {
         **joined(("query", "key", "value"), f"{_LAYER}.qkv_proj", of=3, groups=heads),
@@ -51,9 +51,7 @@ def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
         "out": f"{_LAYER}.out_proj",
     }
     kinds = {LINEAR: linear, FULL: {}}
-    mixers = by_layer(settings["mixers"], settings["num_layers"], kinds)
-    tensors: Any = mixtral.HUB.tensors
-    return {**TENSORS, **tensors, **mixers}
+    return by_layer(settings["mixers"], settings["num_layers"], kinds)
 
 
 def _residual(kind: type) -> Any:
@@ -66,30 +64,27 @@ def _residual(kind: type) -> Any:
 
 
 _BETAS = ("full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor")
-HUB = Family(
-    model_type="minimax",
+HUB = mixtral.HUB.near(
+    "minimax",
+    minimax,
+    "rotary_share mixers",
     architecture="MiniMaxForCausalLM",
-    config=minimax,
     settings={
-        **mixtral.HUB.settings,
-        **ROTARY,
-        "mixers": "layer_types",
         "full_residual": "full_attn_alpha_factor",
         "linear_residual": "linear_attn_alpha_factor",
         "mlp_residual": "mlp_alpha_factor",
     },
     tensors=_tensors,
-    fixed={**SILU, **dict.fromkeys(_BETAS, (1,))},
+    fixed=dict.fromkeys(_BETAS, (1,)),
     defaults={
         "layer_types": lambda found: [
             (FULL, LINEAR)[i % 2] for i in range(found["num_hidden_layers"])
         ]
     },
     readings={
-        **READINGS,
         "full_residual": _residual(Attention),
         "linear_residual": _residual(LightningAttention),
-        "mlp_residual": lambda model: model.blocks[0].mlp_residual,
+        "mlp_residual": "blocks.0.mlp_residual",
     },
     known=("block_size", "router_aux_loss_coef", "router_jitter_noise"),
     ignored=tuple(f"*.self_attn.{one}" for one in ("slope_rate", "*_decay")),

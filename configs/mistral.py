@@ -1,42 +1,22 @@
 """Mistral (Jiang et al., 2023, arXiv:2310.06825) and its larger successors."""
 
-from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, SILU, TENSORS, WINDOWS, Family
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.train import Trainer
 
 mistral = partial(decoder, num_heads=32, num_kv_heads=8, eps=1e-6, window=4096)
-HUB = Family(
-    model_type="mistral",
-    architecture="MistralForCausalLM",
-    config=mistral,
-    settings={**SETTINGS, "window": "sliding_window"},
-    tensors=TENSORS,
-    fixed=SILU,
-)
-MINISTRAL = replace(
-    HUB,
-    model_type="ministral",
-    architecture="MinistralForCausalLM",
-    settings={**SETTINGS, **WINDOWS},
-)
+HUB = family("mistral", mistral, "window")
+MINISTRAL = family("ministral", mistral, "window layer_types")
 
 
 _mistral_7b = partial(
     mistral, hidden_dim=4096, num_layers=32, ffn_dim=14_336, seq_len=32_768, eps=1e-5
 )
 _with_large_table = partial(
-    mistral,
-    hidden_dim=5120,
-    num_layers=40,
-    head_dim=128,
-    vocab_size=131_072,
-    window=None,
-    eps=1e-5,
+    mistral, hidden_dim=5120, num_layers=40, head_dim=128, vocab_size=131_072, window=None, eps=1e-5
 )
 
 

@@ -3,7 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.configs import mistral
-from fidgpt.configs.hub import SILU, TENSORS, Family, Stacked
+from fidgpt.configs.hub import experts_as
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
 from fidgpt.train import Trainer
@@ -16,34 +16,19 @@ def mixtral(cfg: fdl.Config[Trainer], *, num_experts: int = 8, top_k: int = 2) -
 
 
 _MLP = "model.layers.*.block_sparse_moe"
-HUB = Family(
-    model_type="mixtral",
-    architecture="MixtralForCausalLM",
-    config=mixtral,
-    settings={
-        **mistral.HUB.settings,
-        "num_experts": "num_local_experts",
-        "top_k": "num_experts_per_tok",
-    },
-    tensors={
-        **TENSORS,
-        "blocks.*.mlp.router": f"{_MLP}.gate",
-        "blocks.*.mlp.experts.gate": Stacked(f"{_MLP}.experts.{{expert}}.w1.weight"),
-        "blocks.*.mlp.experts.up": Stacked(f"{_MLP}.experts.{{expert}}.w3.weight"),
-        "blocks.*.mlp.experts.down": Stacked(f"{_MLP}.experts.{{expert}}.w2.weight"),
-    },
-    fixed=SILU,
+HUB = mistral.HUB.near(
+    "mixtral",
+    mixtral,
+    "top_k",
+    settings={"num_experts": "num_local_experts"},
+    tensors={"blocks.*.mlp.router": f"{_MLP}.gate", **experts_as(_MLP, "w1", "w3", "w2")},
 )
 
 
 def mixtral_8x7b() -> fdl.Config[Trainer]:
     """47 billion parameters, 13 billion per token."""
     return mixtral(
-        hidden_dim=4096,
-        num_layers=32,
-        ffn_dim=14_336,
-        vocab_size=32_000,
-        seq_len=32_768,
+        hidden_dim=4096, num_layers=32, ffn_dim=14_336, vocab_size=32_000, seq_len=32_768
     )
 
 

@@ -1,42 +1,23 @@
 """Families with mixtures of experts, whose other parts are those of another family."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import fiddle as fdl
 
 from fidgpt.configs import deepseek3, granite, mixtral, olmo2, qwen2, qwen3_moe
-from fidgpt.configs.decoder import decoder
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.deepseek import (
+    MIXTURE,
     SHARED,
     SIGMOID_ROUTER,
-    SPARSE,
     dense_first,
     first_dense_of,
     mix,
-    mixture_of,
-    mlp_types_of,
     use_sigmoids,
 )
-from fidgpt.configs.hub import (
-    EXPERTS,
-    LAYER,
-    MIXTURE,
-    QK_NORMS,
-    ROTARY,
-    SELECTION_BIAS,
-    SETTINGS,
-    SILU,
-    TENSORS,
-    WINDOWS,
-    Family,
-    Joined,
-    Tensors,
-    joined,
-    without,
-)
+from fidgpt.configs.hub import EXPERTS, LAYER, QK_NORMS, SELECTION_BIAS, Joined, joined, shared_as
+from fidgpt.configs.readings import SPARSE
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
     FULL,
@@ -45,7 +26,6 @@ from fidgpt.configs.windows import (
     rotate_in_windows_by,
     rotate_in_windows_only,
     sliding_from,
-    theta_in_windows,
     window_of_rotated,
 )
 from fidgpt.fiddlers import use_moe, use_qk_norm, use_shared_expert
@@ -82,33 +62,19 @@ def share_gated(cfg: fdl.Config[Trainer], ffn_dim: int) -> None:
         moe.shared = fdl.ArgFactory(GatedShared, hidden_dim=HiddenDim.new(), mlp=moe.shared)
 
 
+_SHARED = shared_as("mlp.shared_expert")
 GATED_SHARED: Mapping[str, str] = {
     "blocks.*.mlp.shared.gate": f"{LAYER}.mlp.shared_expert_gate",
-    "blocks.*.mlp.shared.mlp.gate": f"{LAYER}.mlp.shared_expert.gate_proj",
-    "blocks.*.mlp.shared.mlp.up": f"{LAYER}.mlp.shared_expert.up_proj",
-    "blocks.*.mlp.shared.mlp.down": f"{LAYER}.mlp.shared_expert.down_proj",
+    **{path.replace(".shared.", ".shared.mlp."): name for path, name in _SHARED.items()},
 }
-QWEN2_MOE = Family(
-    model_type="qwen2_moe",
-    architecture="Qwen2MoeForCausalLM",
-    config=qwen2_moe,
-    settings={
-        **qwen2.HUB.settings,
-        **MIXTURE,
-        "shared_ffn_dim": "shared_expert_intermediate_size",
-    },
-    tensors={
-        **TENSORS,
-        **EXPERTS,
-        **GATED_SHARED,
-    },
-    switches=qwen2.SWITCHES,
-    fixed={**qwen2.FIXED, "qkv_bias": (True,)},
-    defaults={**qwen2.DEFAULTS, "num_key_value_heads": 16},
-    readings={
-        **qwen3_moe.HUB.readings,
-        "shared_ffn_dim": lambda model: mixture_of(model).shared.mlp.up.out_features,
-    },
+QWEN2_MOE = qwen2.HUB.near(
+    "qwen2_moe",
+    qwen2_moe,
+    "shared_ffn_dim",
+    settings=qwen3_moe.MIXTURE,
+    tensors={**EXPERTS, **GATED_SHARED},
+    fixed={"qkv_bias": (True,)},
+    defaults={"num_key_value_heads": 16},
 )
 
 
@@ -123,37 +89,25 @@ def granitemoe(
 
 
 _INPUT = f"{LAYER}.block_sparse_moe.input_linear.weight"
-GRANITEMOE = Family(
-    model_type="granitemoe",
+GRANITEMOE = granite.HUB.near(
+    "granitemoe",
+    granitemoe,
+    "top_k",
     architecture="GraniteMoeForCausalLM",
-    config=granitemoe,
-    settings=without(granite.HUB.settings, "mlp_bias")
-    | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
+    settings={"mlp_bias": ..., "num_experts": "num_local_experts"},
     tensors={
-        **TENSORS,
         "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router.layer",
         "blocks.*.mlp.experts.gate": Joined(_INPUT, 0, 2, dim=1),
         "blocks.*.mlp.experts.up": Joined(_INPUT, 1, 2, dim=1),
         "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.output_linear.weight",
-        **joined(
-            ("blocks.*.mlp.shared.gate", "blocks.*.mlp.shared.up"),
-            f"{LAYER}.shared_mlp.input_linear",
-            of=2,
-        ),
+        **joined([*_SHARED][:2], f"{LAYER}.shared_mlp.input_linear", of=2),
         "blocks.*.mlp.shared.down": f"{LAYER}.shared_mlp.output_linear",
     },
-    fixed=SILU,
-    readings=granite.HUB.readings,
 )
-GRANITEMOESHARED = replace(
-    GRANITEMOE,
-    model_type="granitemoeshared",
+GRANITEMOESHARED = GRANITEMOE.near(
+    "granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
-    settings={**GRANITEMOE.settings, "shared_ffn_dim": "shared_intermediate_size"},
-    readings={
-        **granite.HUB.readings,
-        "shared_ffn_dim": lambda model: getattr(mixture_of(model).shared, "ffn_dim", 0),
-    },
+    settings={"shared_ffn_dim": "shared_intermediate_size"},
 )
 
 
@@ -167,14 +121,11 @@ def flex_olmo(
         router.normalize = normalize
 
 
-FLEX_OLMO = Family(
-    model_type="flex_olmo",
-    architecture="FlexOlmoForCausalLM",
-    config=flex_olmo,
-    settings={**olmo2.HUB.settings, "num_experts": "num_experts"}
-    | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
-    tensors={**cast(Tensors, olmo2.HUB.tensors), **EXPERTS},
-    fixed=SILU,
+FLEX_OLMO = olmo2.HUB.near(
+    "flex_olmo",
+    flex_olmo,
+    "num_experts top_k normalize",
+    tensors=EXPERTS,
     defaults={"rms_norm_eps": 1e-6, "rope_theta": 500_000.0},
 )
 
@@ -189,20 +140,17 @@ def minimax_m2(
     use_sigmoids(cfg)
 
 
-MINIMAX_M2 = Family(
-    model_type="minimax_m2",
+MINIMAX_M2 = mixtral.HUB.near(
+    "minimax_m2",
+    minimax_m2,
+    "rotary_share",
     architecture="MiniMaxM2ForCausalLM",
-    config=minimax_m2,
-    settings={
-        **without(mixtral.HUB.settings, "window"),
-        **ROTARY,
-    },
+    settings={"window": ...},
     tensors={
-        **cast(Tensors, mixtral.HUB.tensors),
         **olmo2.NORMS_ACROSS_HEADS,
-        SELECTION_BIAS: (f"{LAYER}.block_sparse_moe.e_score_correction_bias"),
+        SELECTION_BIAS: f"{LAYER}.block_sparse_moe.e_score_correction_bias",
     },
-    fixed={**SILU, "scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
+    fixed={"scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
     defaults={"num_key_value_heads": 8, "head_dim": 128},
     constants={"rotary_dim": None},
 )
@@ -236,17 +184,13 @@ def sigmoid_mixture(
     use_sigmoids(cfg, num_groups, top_groups)
 
 
-_MIXTURE: Mapping[str, str] = {
-    "expert_ffn_dim": "moe_intermediate_size",
-    "num_experts": "n_routed_experts",
-    "num_shared": "n_shared_experts",
-    "top_k": "num_experts_per_tok",
-    "num_groups": "n_group",
-    "top_groups": "topk_group",
-    "normalize": "norm_topk_prob",
-    "route_scale": "routed_scaling_factor",
-}
-_TENSORS = {**TENSORS, **EXPERTS, **SHARED, **SIGMOID_ROUTER}
+near_mixture = family(
+    "sigmoid_mixture",
+    sigmoid_mixture,
+    "normalize",
+    settings=MIXTURE,
+    tensors={**EXPERTS, **SHARED, **SIGMOID_ROUTER},
+).near
 
 
 @variant_of(sigmoid_mixture, rotary_share=0.5, attention_out_bias=False)
@@ -254,22 +198,14 @@ def glm4_moe(cfg: fdl.Config[Trainer]) -> None:
     """A decoder that rotates half of each head, without a bias at the output of attention."""
 
 
-GLM4_MOE = Family(
-    model_type="glm4_moe",
-    architecture="Glm4MoeForCausalLM",
-    config=glm4_moe,
-    settings={**SETTINGS, **ROTARY, **_MIXTURE, "attention_bias": "attention_bias"}
-    | {"first_dense": "first_k_dense_replace", "qk_norm": "use_qk_norm"},
-    tensors={**_TENSORS, **QK_NORMS},
-    fixed=SILU,
-    defaults={
-        "num_key_value_heads": 8,
-        "n_routed_experts": 128,
-        "n_shared_experts": 1,
-        "num_experts_per_tok": 8,
-        "moe_intermediate_size": 1408,
-    },
-    readings={"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
+_SIZES = {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8}
+_SIZES |= {"num_key_value_heads": 8, "moe_intermediate_size": 1408}
+GLM4_MOE = near_mixture(
+    "glm4_moe",
+    glm4_moe,
+    "rotary_share attention_bias first_dense qk_norm",
+    tensors=QK_NORMS,
+    defaults=_SIZES,
     constants={"num_nextn_predict_layers": 0},
     known=("num_mtp_layers",),
     ignored=("model.layers.46.*", "model.layers.92.*"),  # multi-token prediction of GLM 4.5
@@ -281,15 +217,12 @@ def solar_open(cfg: fdl.Config[Trainer]) -> None:
     """A decoder in which all layers are mixtures."""
 
 
-SOLAR_OPEN = Family(
-    model_type="solar_open",
-    architecture="SolarOpenForCausalLM",
-    config=solar_open,
-    settings={**SETTINGS, **_MIXTURE, "attention_bias": "attention_bias"},
-    tensors=_TENSORS,
-    fixed=SILU,
+SOLAR_OPEN = near_mixture(
+    "solar_open",
+    solar_open,
+    "attention_bias",
     defaults={
-        **GLM4_MOE.defaults,
+        **_SIZES,
         "head_dim": 128,
         "intermediate_size": lambda found: found["moe_intermediate_size"],
     },
@@ -302,14 +235,11 @@ def dots1(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with QK-norm."""
 
 
-DOTS1 = Family(
-    model_type="dots1",
-    architecture="Dots1ForCausalLM",
-    config=dots1,
-    settings={**SETTINGS, **_MIXTURE, **WINDOWS, "attention_bias": "attention_bias"}
-    | {"first_dense": "first_k_dense_replace"},
-    tensors=GLM4_MOE.tensors,
-    fixed=SILU,
+DOTS1 = near_mixture(
+    "dots1",
+    dots1,
+    "window layer_types attention_bias first_dense",
+    tensors=QK_NORMS,
     defaults={
         "first_k_dense_replace": 0,
         "norm_topk_prob": False,
@@ -328,18 +258,11 @@ def exaone_moe(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     rotate_in_windows_only(cfg, window)
 
 
-EXAONE_MOE = Family(
-    model_type="exaone_moe",
-    architecture="ExaoneMoeForCausalLM",
-    config=exaone_moe,
-    settings={**SETTINGS, **WINDOWS, **_MIXTURE, "num_experts": "num_experts"}
-    | {"num_shared": "num_shared_experts", "mlp_types": "mlp_layer_types"}
-    | {"first_dense": "first_k_dense_replace"},
-    tensors={
-        **cast(Tensors, GLM4_MOE.tensors),
-        SELECTION_BIAS: f"{LAYER}.mlp.e_score_correction_bias",
-    },
-    fixed=SILU,
+EXAONE_MOE = near_mixture(
+    "exaone_moe",
+    exaone_moe,
+    "window layer_types num_experts num_shared mlp_types first_dense",
+    tensors={**QK_NORMS, SELECTION_BIAS: f"{LAYER}.mlp.e_score_correction_bias"},
     defaults={
         "sliding_window": 4096,
         "layer_types": partial(periodic_layers, period=4),
@@ -349,18 +272,15 @@ EXAONE_MOE = Family(
         "moe_intermediate_size": 1024,
         "routed_scaling_factor": 2.5,
     },
-    readings={"mlp_types": mlp_types_of, "window": window_of_rotated},
+    readings={"window": window_of_rotated},
     known=PERIODS,
     ignored=("mtp.*",),
 )
-GLM4_MOE_LITE = replace(
-    deepseek3.HUB,
-    model_type="glm4_moe_lite",
-    architecture="Glm4MoeLiteForCausalLM",
-    settings={
-        **without(deepseek3.HUB.settings, "first_dense"),
-        "mlp_types": "mlp_layer_types",
-    },
+GLM4_MOE_LITE = deepseek3.HUB.near(
+    "glm4_moe_lite",
+    None,
+    "mlp_types",
+    settings={"first_dense": ...},
     defaults={
         "mlp_layer_types": dense_first,
         "moe_intermediate_size": 1536,
@@ -375,7 +295,6 @@ GLM4_MOE_LITE = replace(
         "v_head_dim": 256,
         "rms_norm_eps": 1e-5,
     },
-    readings={"mlp_types": mlp_types_of},
     ignored=("model.layers.47.*",),
 )
 
@@ -394,23 +313,12 @@ def mellum(
     rotate_in_windows_by(cfg, local_theta)
 
 
-MELLUM = Family(
-    model_type="mellum",
-    architecture="MellumForCausalLM",
-    config=mellum,
-    settings={
-        **SETTINGS,
-        **WINDOWS,
-        "attention_bias": "attention_bias",
-        "expert_ffn_dim": "moe_intermediate_size",
-        "num_experts": "num_local_experts",
-        "top_k": "num_experts_per_tok",
-        "normalize": "norm_topk_prob",
-        "mlp_types": "mlp_layer_types",
-        "local_theta": "rope_local_base_freq",
-    },
-    tensors=qwen3_moe.HUB.tensors,
-    fixed=SILU,
+MELLUM = family(
+    "mellum",
+    mellum,
+    "window layer_types attention_bias expert_ffn_dim top_k normalize mlp_types local_theta",
+    settings={"num_experts": "num_local_experts"},
+    tensors={**QK_NORMS, **EXPERTS},
     defaults={
         "head_dim": 128,
         "vocab_size": 98_304,
@@ -418,6 +326,5 @@ MELLUM = Family(
         "layer_types": [FULL],
         "intermediate_size": lambda found: found["moe_intermediate_size"],
     },
-    readings={"mlp_types": mlp_types_of, "local_theta": theta_in_windows},
     known=("num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"),
 )

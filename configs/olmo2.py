@@ -1,21 +1,14 @@
 """OLMo 2 (Team OLMo, 2024, arXiv:2501.00656): post-norm, and QK-norm across all heads."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import LAYER, QK_NORMS, SETTINGS, SILU, TENSORS, WINDOWS, Family
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import LAYER, QK_NORMS, in_layers
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import (
-    FULL,
-    SLIDING,
-    periodic_layers,
-    rotate_in_windows_by,
-    theta_in_windows,
-)
+from fidgpt.configs.windows import FULL, SLIDING, periodic_layers, rotate_in_windows_by
 from fidgpt.fiddlers import use_post_norm
 from fidgpt.graph import find
 from fidgpt.model import AcrossHeads, Attention, RMSNorm, width_of_heads
@@ -48,23 +41,11 @@ def _across_heads(num_heads: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
 
 
 # Tensors of families with norms after the branches alone.
-POST_NORMS: Mapping[str, str] = {
-    "blocks.*.attention_norm": f"{LAYER}.post_attention_layernorm",
-    "blocks.*.mlp_norm": f"{LAYER}.post_feedforward_layernorm",
-}
-NORMS_ACROSS_HEADS: Mapping[str, str] = {f"{path}.norm": name for path, name in QK_NORMS.items()}
-HUB = Family(
-    model_type="olmo2",
-    architecture="Olmo2ForCausalLM",
-    config=olmo2,
-    settings={**SETTINGS, "attention_bias": "attention_bias"},
-    tensors={
-        **TENSORS,
-        **POST_NORMS,
-        **NORMS_ACROSS_HEADS,
-    },
-    fixed=SILU,
+POST_NORMS: Mapping[str, str] = in_layers(
+    LAYER, {"attention_norm": "post_attention_layernorm", "mlp_norm": "post_feedforward_layernorm"}
 )
+NORMS_ACROSS_HEADS: Mapping[str, str] = {f"{path}.norm": name for path, name in QK_NORMS.items()}
+HUB = family("olmo2", olmo2, "attention_bias", tensors={**POST_NORMS, **NORMS_ACROSS_HEADS})
 
 
 @variant_of(olmo2, window=4096, layer_types=(*[SLIDING] * 3, FULL), theta=500_000.0)
@@ -73,13 +54,10 @@ def olmo3(cfg: fdl.Config[Trainer], *, local_theta: float = 500_000.0) -> None:
     rotate_in_windows_by(cfg, local_theta)
 
 
-OLMO3 = replace(
-    HUB,
-    model_type="olmo3",
-    architecture="Olmo3ForCausalLM",
-    config=olmo3,
-    settings={**HUB.settings, **WINDOWS, "local_theta": "rope_local_base_freq"},
-    readings={"local_theta": theta_in_windows},
+OLMO3 = HUB.near(
+    "olmo3",
+    olmo3,
+    "window layer_types local_theta",
     defaults={"layer_types": partial(periodic_layers, period=4)},
 )
 

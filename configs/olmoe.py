@@ -2,8 +2,8 @@
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import EXPERTS, SETTINGS, SILU, TENSORS, Family
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import EXPERTS
 from fidgpt.configs.olmo2 import NORMS_ACROSS_HEADS, norm_across_heads
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
@@ -28,14 +28,12 @@ def olmoe(
         router.normalize = normalize
 
 
-HUB = Family(
-    model_type="olmoe",
-    architecture="OlmoeForCausalLM",
-    config=olmoe,
-    settings={**SETTINGS, "attention_bias": "attention_bias", "num_experts": "num_experts"}
-    | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
-    tensors={**TENSORS, **EXPERTS, **NORMS_ACROSS_HEADS},
-    fixed={**SILU, "clip_qkv": (None,)},
+HUB = family(
+    "olmoe",
+    olmoe,
+    "attention_bias num_experts top_k normalize",
+    tensors={**EXPERTS, **NORMS_ACROSS_HEADS},
+    fixed={"clip_qkv": (None,)},
 )
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import GATED, QKV, ROTARY, SETTINGS, SILU, TENSORS, Family, Tensors, joined
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import GATED, QKV, Tensors, joined
 from fidgpt.train import Trainer
 
 
@@ -16,20 +16,12 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     heads, layer = settings["num_heads"], "model.layers.*"
     kv_heads = settings["num_kv_heads"] or heads
     return {
-        **TENSORS,
         **joined(QKV, f"{layer}.self_attn.qkv_proj", of=(heads, kv_heads, kv_heads)),
         **joined(GATED, f"{layer}.mlp.gate_up_proj", of=2),
     }
 
 
-HUB = Family(
-    model_type="phi3",
-    architecture="Phi3ForCausalLM",
-    config=decoder,
-    settings={**SETTINGS, **ROTARY, "window": "sliding_window"},
-    tensors=_tensors,
-    fixed=SILU,
-)
+HUB = family("phi3", None, "rotary_share window", tensors=_tensors)
 
 
 _phi3 = partial(decoder, vocab_size=32_064, seq_len=4096, window=2047)

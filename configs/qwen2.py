@@ -1,13 +1,11 @@
 """Qwen 2.5 (Qwen Team, 2024, arXiv:2412.15115): Llama with biases on queries, keys and values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import look_back, sliding_from
 from fidgpt.graph import find
@@ -39,26 +37,14 @@ def qwen2(cfg: fdl.Config[Trainer]) -> None:
         attention.bias, attention.out_bias = True, False
 
 
-# Files may set a window that is disabled.
-SWITCHES: Mapping[str, str] = {"sliding_window": "use_sliding_window"}
-FIXED: Mapping[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "use_sliding_window": (False, True),
-}
-DEFAULTS: Mapping[str, Any] = {
-    "num_key_value_heads": 32,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-HUB = Family(
-    model_type="qwen2",
-    architecture="Qwen2ForCausalLM",
-    config=qwen2,
-    settings={**SETTINGS, **WINDOWS, "num_full": "max_window_layers"},
-    tensors=TENSORS,
-    switches=SWITCHES,
-    fixed=FIXED,
-    defaults=DEFAULTS,
+HUB = family(
+    "qwen2",
+    qwen2,
+    "window layer_types",
+    settings={"num_full": "max_window_layers"},
+    switches={"sliding_window": "use_sliding_window"},  # files may set a window that is disabled
+    fixed={"use_sliding_window": (False, True)},
+    defaults={"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28},
 )
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs import qwen2
-from fidgpt.configs.hub import QK_NORMS, TENSORS, Family
+from fidgpt.configs.hub import QK_NORMS
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.train import Trainer
@@ -17,16 +17,7 @@ def qwen3(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     use_qk_norm(cfg, eps=eps)
 
 
-HUB = Family(
-    model_type="qwen3",
-    architecture="Qwen3ForCausalLM",
-    config=qwen3,
-    settings={**qwen2.HUB.settings, "attention_bias": "attention_bias"},
-    tensors={**TENSORS, **QK_NORMS},
-    switches=qwen2.SWITCHES,
-    fixed=qwen2.FIXED,
-    defaults=qwen2.DEFAULTS,
-)
+HUB = qwen2.HUB.near("qwen3", qwen3, "attention_bias", tensors=QK_NORMS)
 
 
 _qwen3 = partial(qwen3, num_kv_heads=8, vocab_size=151_936, seq_len=40_960, theta=1e6)

@@ -1,12 +1,11 @@
 """Qwen 3 MoE (Yang et al., 2025, arXiv:2505.09388): 8 of 128 small experts per token."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import fiddle as fdl
 
-from fidgpt.configs import qwen2, qwen3
-from fidgpt.configs.hub import EXPERTS, MIXTURE, QK_NORMS, SETTINGS, TENSORS, Family
+from fidgpt.configs import qwen3
+from fidgpt.configs.hub import EXPERTS, keys
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import shortest_period
 from fidgpt.fiddlers import use_moe
@@ -14,14 +13,12 @@ from fidgpt.graph import clone_part, find
 from fidgpt.model import Router
 from fidgpt.train import Trainer
 
+# Settings of mixtures of experts.
+MIXTURE: Mapping[str, str] = keys("expert_ffn_dim num_experts top_k normalize every dense_layers")
+
 
 @variant_of(
-    qwen3.qwen3,
-    num_kv_heads=4,
-    head_dim=None,
-    ffn_dim=6144,
-    vocab_size=151_936,
-    seq_len=40_960,
+    qwen3.qwen3, num_kv_heads=4, head_dim=None, ffn_dim=6144, vocab_size=151_936, seq_len=40_960
 )
 def qwen3_moe(
     cfg: fdl.Config[Trainer],
@@ -63,29 +60,14 @@ def mix_layers(
     ]
 
 
-def _dense_layers(model: Any) -> list[int]:
-    return [i for i, block in enumerate(model.blocks) if not hasattr(block.mlp, "experts")]
-
-
-HUB = Family(
-    model_type="qwen3_moe",
+HUB = qwen3.HUB.near(
+    "qwen3_moe",
+    qwen3_moe,
     architecture="Qwen3MoeForCausalLM",
-    config=qwen3_moe,
-    settings={
-        **SETTINGS,
-        "window": "sliding_window",
-        "attention_bias": "attention_bias",
-        **MIXTURE,
-    },
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS},
-    switches=qwen2.SWITCHES,
-    fixed=qwen2.FIXED,
-    defaults={
-        "norm_topk_prob": False,
-        "sliding_window": 4096,
-    },
+    settings={**MIXTURE, "layer_types": ..., "num_full": ...},
+    tensors=EXPERTS,
+    defaults={"norm_topk_prob": False, "num_key_value_heads": ..., "max_window_layers": ...},
     known=("max_window_layers", "shared_expert_intermediate_size", "use_qk_norm"),
-    readings={"dense_layers": _dense_layers, "every": lambda _: 1},
 )
 
 

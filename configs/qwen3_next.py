@@ -7,30 +7,11 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs import mixtures, qwen3_moe
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import (
-    EXPERTS,
-    LAYER,
-    QK_NORMS,
-    ROTARY,
-    SETTINGS,
-    SILU,
-    TENSORS,
-    Family,
-    Form,
-    joined,
-)
-from fidgpt.configs.hybrids import (
-    LINEAR,
-    READINGS,
-    THREE_TO_ONE,
-    by_layer,
-    of_mixer,
-    periodic_kinds,
-    use_mixers,
-)
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.hub import EXPERTS, LAYER, QK_NORMS, Tensors, joined
+from fidgpt.configs.hybrids import THREE_TO_ONE, by_layer, periodic_kinds, use_mixers
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL
+from fidgpt.configs.windows import FULL, LINEAR
 from fidgpt.fiddlers import use_offset_norm
 from fidgpt.graph import find
 from fidgpt.model import Attention, GatedDeltaNet, OffsetRMSNorm, OutputGate, RMSNorm
@@ -85,7 +66,7 @@ def qwen3_next(
         mixtures.share_gated(cfg, shared_ffn_dim)
 
 
-def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _tensors(settings: Mapping[str, Any]) -> Tensors:
     """Return the forms of tensors, of which those of delta nets have a group for each key head."""
     keys, size = settings["delta_key_heads"], settings["delta_head_dim"]
     values = settings["delta_heads"] // keys * settings["delta_value_dim"]
@@ -105,12 +86,7 @@ def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     heads = settings["num_heads"]
     gated = ("query", "output_gate.project")
     full = joined(gated, f"{LAYER}.self_attn.q_proj", of=2, groups=heads)
-    mixers = by_layer(settings["mixers"], settings["num_layers"], {LINEAR: linear, FULL: full})
-    return {**TENSORS, **QK_NORMS, **EXPERTS, **mixtures.GATED_SHARED, **mixers}
-
-
-def _of_delta(name: str) -> Any:
-    return of_mixer(GatedDeltaNet, lambda mixer: getattr(mixer, name))
+    return by_layer(settings["mixers"], settings["num_layers"], {LINEAR: linear, FULL: full})
 
 
 DELTA: Mapping[str, str] = {
@@ -120,36 +96,15 @@ DELTA: Mapping[str, str] = {
     "delta_value_dim": "linear_value_head_dim",
     "filter_size": "linear_conv_kernel_dim",
 }
-DELTA_READINGS: Mapping[str, Any] = {
-    "delta_heads": _of_delta("num_heads"),
-    "delta_key_heads": _of_delta("num_key_heads"),
-    "delta_head_dim": _of_delta("head_dim"),
-    "delta_value_dim": _of_delta("value_head_dim"),
-    "filter_size": of_mixer(GatedDeltaNet, lambda mixer: mixer.key_filter.kernel_size[0]),
-}
-HUB = Family(
-    model_type="qwen3_next",
-    architecture="Qwen3NextForCausalLM",
-    config=qwen3_next,
-    settings={
-        **SETTINGS,
-        **ROTARY,
-        **qwen3_moe.MIXTURE,
-        "attention_bias": "attention_bias",
-        "shared_ffn_dim": "shared_expert_intermediate_size",
-        "mixers": "layer_types",
-        **DELTA,
-    },
-    tensors=_tensors,
-    fixed=SILU,
+HUB = family(
+    "qwen3_next",
+    qwen3_next,
+    "rotary_share attention_bias shared_ffn_dim mixers",
+    settings={**qwen3_moe.MIXTURE, **DELTA},
+    tensors=lambda settings: {**QK_NORMS, **EXPERTS, **mixtures.GATED_SHARED, **_tensors(settings)},
     defaults={
         "rms_norm_eps": 1e-6,
         "layer_types": partial(periodic_kinds, key="full_attention_interval"),
-    },
-    readings={
-        **READINGS,
-        **mixtures.QWEN2_MOE.readings,
-        **DELTA_READINGS,
     },
     known=("full_attention_interval",),
     ignored=("mtp.*",),

@@ -1,53 +1,31 @@
 """Families of 2024 and later that differ from another one in a few components."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import fiddle as fdl
 from torch import nn
 
 from fidgpt import fiddlers
 from fidgpt import model as lm
-from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_next
-from fidgpt.configs.decoder import decoder
+from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_moe, qwen3_next
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import (
-    BIASES,
     GATED,
     LAYER,
-    MULTI_HEAD,
     QK_NORMS,
-    SETTINGS,
-    SILU,
-    TENSORS,
-    WINDOWS,
-    Family,
     Form,
     Joined,
-    Paired,
+    Tensors,
     in_layers,
     joined,
-    without,
+    linears,
+    llama3_rope,
 )
-from fidgpt.configs.hybrids import (
-    LINEAR,
-    READINGS,
-    THREE_TO_ONE,
-    by_layer,
-    of_attention,
-    of_mixer,
-    use_mixers,
-)
-from fidgpt.configs.qwen3_next import DELTA, DELTA_READINGS
+from fidgpt.configs.hybrids import THREE_TO_ONE, by_layer, use_mixers
+from fidgpt.configs.readings import of_attention, of_mixer
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import (
-    FULL,
-    SLIDING,
-    rotate_by_layer,
-    rotate_in_windows_by,
-    theta_in_windows,
-    thetas_of,
-)
+from fidgpt.configs.windows import FULL, LINEAR, SLIDING, rotate_by_layer, rotate_in_windows_by
 from fidgpt.graph import clone_part, find, swap_all, swapped
 from fidgpt.tags import HeadDim, HiddenDim, LogitCap
 from fidgpt.train import Trainer
@@ -60,21 +38,17 @@ def apertus(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     fiddlers.use_xielu(cfg)
 
 
-APERTUS = Family(
-    model_type="apertus",
-    architecture="ApertusForCausalLM",
-    config=apertus,
-    settings={**SETTINGS, "attention_bias": "attention_bias"},
-    tensors={**TENSORS, **QK_NORMS, "blocks.*.attention_norm": f"{LAYER}.attention_layernorm"}
-    | {"blocks.*.mlp_norm": f"{LAYER}.feedforward_layernorm"}
-    | {"blocks.*.mlp.activation": f"{LAYER}.mlp.act_fn"},
+APERTUS = family(
+    "apertus",
+    apertus,
+    "attention_bias",
+    tensors={**QK_NORMS, "blocks.*.mlp.activation": f"{LAYER}.mlp.act_fn"}
+    | in_layers(
+        LAYER, {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
+    ),
     fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,)}
     | {"qk_norm": (True,)},
-    defaults={"rope_theta": 12e6}
-    | {
-        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
-        | {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-    },
+    defaults={"rope_theta": 12e6, "rope_scaling": llama3_rope(8.0)},
 )
 
 
@@ -97,20 +71,15 @@ def nanochat_of_2025(
     cfg.model.unembedding.softcap = None if logit_cap is None else LogitCap.new(logit_cap)
 
 
-NANOCHAT = Family(
-    model_type="nanochat",
+NANOCHAT = family(
+    "nanochat",
+    nanochat_of_2025,
+    "attention_bias logit_cap",
     architecture="NanoChatForCausalLM",
-    config=nanochat_of_2025,
-    settings={**SETTINGS, "attention_bias": "attention_bias"}
-    | {"logit_cap": "final_logit_softcapping"},
-    tensors={**TENSORS, **in_layers(f"{LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"})},
+    tensors=in_layers(f"{LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"}),
     fixed={"hidden_act": ("relu2",)},
     defaults={"rms_norm_eps": 1e-6},
 )
-
-
-def _sharing(settings: Mapping[str, str]) -> dict[str, str]:
-    return {**settings, **WINDOWS, "thetas": "layer_rope_theta"}
 
 
 _ONE_OF_FOUR = (FULL, *[SLIDING] * 3)
@@ -124,22 +93,22 @@ def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = No
         rotate_by_layer(cfg, thetas)
 
 
+_THETAS = {"thetas": "layer_rope_theta"}
 _SINKS = {"blocks.*.attention.sinks": f"{LAYER}.self_attn.sinks"}
 _SWA_DEFAULTS = {"sliding_window": 128, "layer_types": [*_ONE_OF_FOUR]}
-GRANITE_SWA = replace(
-    granite.HUB,
-    model_type="granite_swa",
+GRANITE_SWA = granite.HUB.near(
+    "granite_swa",
+    granite_swa,
+    "window layer_types",
     architecture="GraniteSWAForCausalLM",
-    config=granite_swa,
-    settings=_sharing(granite.HUB.settings),
-    tensors={**TENSORS, **_SINKS},
+    settings=_THETAS,
+    tensors=_SINKS,
     defaults={
         **_SWA_DEFAULTS,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
         "num_key_value_heads": 4,
     },
-    readings={**granite.HUB.readings, "thetas": thetas_of},
 )
 
 
@@ -152,14 +121,13 @@ def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None =
 
 
 _EXPERT_ROWS = f"{LAYER}.block_sparse_moe.experts.gate_up_proj"
-GRANITEMOE_SWA = replace(
-    mixtures.GRANITEMOESHARED,
-    model_type="granitemoe_swa",
+GRANITEMOE_SWA = mixtures.GRANITEMOESHARED.near(
+    "granitemoe_swa",
+    granitemoe_swa,
+    "window layer_types",
     architecture="GraniteMoeSWAForCausalLM",
-    config=granitemoe_swa,
-    settings=_sharing(mixtures.GRANITEMOESHARED.settings),
+    settings=_THETAS,
     tensors={
-        **cast(Mapping[str, str | Form], mixtures.GRANITEMOESHARED.tensors),
         **_SINKS,
         "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router",
         "blocks.*.mlp.experts.gate": Joined(_EXPERT_ROWS, 0, 2, dim=1),
@@ -167,7 +135,6 @@ GRANITEMOE_SWA = replace(
         "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.experts.down_proj",
     },
     defaults=_SWA_DEFAULTS,
-    readings={**mixtures.GRANITEMOESHARED.readings, "thetas": thetas_of},
 )
 
 
@@ -194,20 +161,22 @@ def minicpm3(
         block.branch_scale = depth_scale / num_layers**0.5
 
 
-def _unpaired(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of latent attention with halves of rotary rows, as fidgpt has them."""
-    tensors = deepseek.tensors(settings)
-    return {path: form.form if isinstance(form, Paired) else form for path, form in tensors.items()}
+def _scale(model: Any) -> float:
+    return round(model.blocks[0].branch_scale * len(model.blocks) ** 0.5, 9)
 
 
-MINICPM3 = Family(
-    model_type="minicpm3",
+_ATTENTION = f"{LAYER}.self_attn"
+MINICPM3 = deepseek.near_latent(
+    "minicpm3",
+    minicpm3,
     architecture="MiniCPM3ForCausalLM",
-    config=minicpm3,
-    settings={**deepseek.LATENT, "embedding_scale": "scale_emb", "depth_scale": "scale_depth"}
+    settings={"embedding_scale": "scale_emb", "depth_scale": "scale_depth"}
     | {"base_dim": "dim_model_base"},
-    tensors=_unpaired,
-    fixed={**SILU, "mlp_bias": (False,)},
+    tensors={  # with halves of rotary rows, as fidgpt has them
+        "blocks.*.attention.query": f"{_ATTENTION}.q_b_proj",
+        "blocks.*.attention.kv_down": f"{_ATTENTION}.kv_a_proj_with_mqa",
+    },
+    fixed={"mlp_bias": (False,)},
     defaults={
         "tie_word_embeddings": True,
         "num_key_value_heads": 40,
@@ -218,27 +187,22 @@ MINICPM3 = Family(
         "dim_model_base": lambda found: found["hidden_size"] if "dim_model_base" in found else 256,
     },
     readings={
-        "depth_scale": lambda model: round(
-            model.blocks[0].branch_scale * len(model.blocks) ** 0.5, 9
-        ),
+        "depth_scale": _scale,
         "base_dim": lambda model: round(model.unembedding.scale * model.embedding.weight.shape[1]),
     },
-    known=deepseek.KNOWN,
     whole_heads=True,
 )
 
 
-def _separate(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors of Qwen3-Next, where gates and rates of delta nets are by themselves."""
+def _separate(settings: Mapping[str, Any]) -> Tensors:
+    """Return the tensors of delta nets whose gates and rates are by themselves."""
     delta = f"{LAYER}.linear_attn"
     keys = settings["delta_key_heads"] * settings["delta_head_dim"]
     rows = (keys, keys, settings["delta_heads"] * settings["delta_value_dim"])
     names = {"gate": "in_proj_z", "beta": "in_proj_b", "timestep": "in_proj_a"}
     linear: dict[str, str | Form] = {path: f"{delta}.{name}" for path, name in names.items()}
     linear |= joined(("query", "key", "value"), f"{delta}.in_proj_qkv", of=rows)
-    kinds = {LINEAR: linear, FULL: {}}
-    tensors = cast(Any, qwen3_next.HUB.tensors)(settings)
-    return {**tensors, **by_layer(settings["mixers"], settings["num_layers"], kinds)}
+    return by_layer(settings["mixers"], settings["num_layers"], {LINEAR: linear, FULL: {}})
 
 
 @variant_of(qwen3_next.qwen3_next, num_experts=0, num_kv_heads=4)
@@ -251,44 +215,32 @@ def qwen3_5_moe(cfg: fdl.Config[Trainer]) -> None:
     """Qwen3-Next with fewer experts."""
 
 
-_NEXT = qwen3_next.HUB
-_MIXED = ("expert_ffn_dim", "num_experts", "top_k", "normalize", "every", "dense_layers")
-_QWEN3_5_KNOWN = (*_NEXT.known, "attn_output_gate", "mamba_ssm_dtype", "num_mtp_layers")
-_QWEN3_5_KNOWN += ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
-QWEN3_5 = replace(
-    _NEXT,
-    model_type="qwen3_5_text",
+_MTP = ("num_mtp_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
+QWEN3_5 = qwen3_next.HUB.near(
+    "qwen3_5_text",
+    qwen3_5,
     architecture="Qwen3_5ForCausalLM",
-    config=qwen3_5,
-    settings=without(_NEXT.settings, *_MIXED, "shared_ffn_dim"),
+    settings=dict.fromkeys((*qwen3_moe.MIXTURE, "shared_ffn_dim"), ...),
     tensors=_separate,
-    defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
-    known=_QWEN3_5_KNOWN,
+    defaults={"num_key_value_heads": 4, "head_dim": 256},
+    known=("attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", *_MTP),
 )
-QWEN3_5_MOE = replace(
-    QWEN3_5,
-    model_type="qwen3_5_moe_text",
+QWEN3_5_MOE = QWEN3_5.near(
+    "qwen3_5_moe_text",
+    qwen3_5_moe,
+    "expert_ffn_dim num_experts top_k shared_ffn_dim",
     architecture="Qwen3_5MoeForCausalLM",
-    config=qwen3_5_moe,
-    settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
-    fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
-    defaults={**_NEXT.defaults, "num_key_value_heads": 2, "head_dim": 256}
-    | {"intermediate_size": lambda found: found["moe_intermediate_size"]},
+    fixed={"norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
+    defaults={
+        "num_key_value_heads": 2,
+        "intermediate_size": lambda found: found["moe_intermediate_size"],
+    },
 )
 
 
-@variant_of(
-    decoder,
-    tied=True,
-    window=64,
-    layer_types=(FULL, SLIDING, SLIDING),
-    theta=160_000.0,
-)
+@variant_of(decoder, tied=True, window=64, layer_types=(FULL, SLIDING, SLIDING), theta=160_000.0)
 def modernbert_decoder(
-    cfg: fdl.Config[Trainer],
-    *,
-    eps: float,
-    local_theta: float = 10_000.0,
+    cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.0
 ) -> None:
     """A decoder with LayerNorm without biases, of the embedding too, GeGLU and a prediction head.
 
@@ -310,12 +262,15 @@ def modernbert_decoder(
     cfg.model.first_blocks = [first]
 
 
-MODERNBERT_DECODER = Family(
-    model_type="modernbert-decoder",
+_MODERNBERT = {f"attention.{one}": f"attn.{one[0]}_proj" for one in ("query", "key", "value")}
+_MODERNBERT |= {"attention.out": "attn.Wo", "attention_norm": "attn_norm"}
+_MODERNBERT |= {"mlp_norm": "mlp_norm", "mlp.down": "mlp.Wo"}
+MODERNBERT_DECODER = family(
+    "modernbert-decoder",
+    modernbert_decoder,
+    "attention_bias mlp_bias window layer_types local_theta",
     architecture="ModernBertDecoderForCausalLM",
-    config=modernbert_decoder,
-    settings={**MULTI_HEAD, **BIASES, **WINDOWS, "eps": "norm_eps"}
-    | {"local_theta": "rope_local_base_freq"},
+    settings={"num_kv_heads": ..., "head_dim": ..., "eps": "norm_eps"},
     tensors={
         "embedding": "model.embeddings.tok_embeddings",
         "embedding.norm": "model.embeddings.norm",
@@ -323,16 +278,13 @@ MODERNBERT_DECODER = Family(
         "norm.dense": "lm_head.dense",
         "norm.norm": "lm_head.norm",
         "unembedding": "decoder",
-        **in_layers(
-            LAYER,
-            {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
-            | {"attention.out": "attn.Wo", "attention_norm": "attn_norm", "mlp_norm": "mlp_norm"}
-            | {"mlp.down": "mlp.Wo"},
-        ),
+        **in_layers(LAYER, _MODERNBERT),
         **joined(GATED, f"{LAYER}.mlp.Wi", of=2),
     },
-    fixed={"hidden_activation": ("gelu",), "classifier_activation": ("gelu",)}
-    | {"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
+    fixed={
+        **{"hidden_act": ..., "hidden_activation": ("gelu",), "classifier_activation": ("gelu",)},
+        **{"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
+    },
     defaults={
         "tie_word_embeddings": True,
         "rope_theta": lambda found: found.get("global_rope_theta", 160_000.0),
@@ -343,18 +295,12 @@ MODERNBERT_DECODER = Family(
             for i in range(found["num_hidden_layers"])
         ],
     },
-    readings={"eps": lambda model: model.norm.norm.eps, "local_theta": theta_in_windows},
+    readings={"eps": "norm.norm.eps"},
     constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
     known=(
         *("global_attn_every_n_layers", "local_attention", "initializer_cutoff_factor"),
-        *(
-            "global_rope_theta",
-            "local_rope_theta",
-            "cls_token_id",
-            "sep_token_id",
-            "reference_compile",
-            "repad_logits_with_grad",
-        ),
+        *("global_rope_theta", "local_rope_theta", "cls_token_id", "sep_token_id"),
+        *("reference_compile", "repad_logits_with_grad"),
     ),
 )
 
@@ -398,24 +344,20 @@ def olmo_hybrid(
     ]
 
 
-def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> Tensors:
     delta = f"{LAYER}.linear_attn"
-    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
-    names |= {"gate": "g_proj", "beta": "b_proj", "timestep": "a_proj", "norm": "o_norm"}
+    names = {"beta": "b_proj", "timestep": "a_proj", "norm": "o_norm"}
     names |= {f"{name}_filter": f"{name[0]}_conv1d" for name in ("query", "key", "value")}
     names |= {"decay.log_rate": "A_log", "decay.bias": "dt_bias"}
     linear = {path: f"{delta}.{name}" for path, name in names.items()}
+    linear |= linears(delta, "query key value out gate")
     kinds, layers = settings["mixers"], range(settings["num_layers"])
     norms = {"attention_norm": "attention_layer_norm", "mlp_norm": "feedforward_layer_norm"}
-    return {
-        **cast(Any, olmo2.HUB.tensors),
-        **by_layer(kinds, len(layers), {LINEAR: linear, FULL: {}}),
-        **{
-            f"blocks.{i}.{path}": f"model.layers.{i}.{name}"
-            for i in layers
-            for path, name in norms.items()
-            if kinds[i % len(kinds)] == LINEAR
-        },
+    return by_layer(kinds, len(layers), {LINEAR: linear, FULL: {}}) | {
+        f"blocks.{i}.{path}": f"model.layers.{i}.{name}"
+        for i in layers
+        for path, name in norms.items()
+        if kinds[i % len(kinds)] == LINEAR
     }
 
 
@@ -424,14 +366,13 @@ def _key_dim(found: Mapping[str, Any]) -> int:
     return found.get("linear_key_head_dim") or int(0.75 * found["hidden_size"] / heads)
 
 
-OLMO_HYBRID = Family(
-    model_type="olmo_hybrid",
-    architecture="OlmoHybridForCausalLM",
-    config=olmo_hybrid,
-    settings={**without(olmo2.HUB.settings, "head_dim", "theta"), **DELTA, "base": "rope_theta"}
-    | {"mixers": "layer_types", "negative": "linear_allow_neg_eigval"},
+OLMO_HYBRID = olmo2.HUB.near(
+    "olmo_hybrid",
+    olmo_hybrid,
+    "mixers",
+    settings={"head_dim": ..., "theta": ..., **qwen3_next.DELTA, "base": "rope_theta"}
+    | {"negative": "linear_allow_neg_eigval"},
     tensors=_olmo_hybrid_tensors,
-    fixed=SILU,
     defaults={
         "rms_norm_eps": 1e-6,
         "linear_num_key_heads": lambda found: found["num_attention_heads"],
@@ -443,11 +384,9 @@ OLMO_HYBRID = Family(
         ],
     },
     readings={
-        **READINGS,
-        **DELTA_READINGS,
         "base": of_attention(lambda attention: attention.rope and attention.rope.theta),
         "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
-        "negative": of_mixer(lm.GatedDeltaNet, lambda mixer: mixer.max_rate != 1.0),
+        "negative": of_mixer(lambda mixer: mixer.max_rate != 1.0),
     },
     known=(
         *("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max"),

@@ -391,11 +391,7 @@ RECIPES = {
     "lfm2_700m": _lfm2(size=742e6),
     "lfm2_1_2b": _lfm2(size=1.2e9),
     "qwen3_next_80b_a3b": Recipe(
-        "tokens: Qwen Team, Qwen3-Next, 2025",
-        seq_len=4096,
-        size=3.9e9,
-        tokens=15e12,
-        limit=262_144,
+        "tokens: Qwen Team, Qwen3-Next, 2025", seq_len=4096, size=3.9e9, tokens=15e12, limit=262_144
     ),
     "kimi_linear_48b_a3b": Recipe(
         "tokens: arXiv:2510.26692, section 5",

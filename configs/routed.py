@@ -1,50 +1,33 @@
 """Further families with mixtures of experts, by what their routers and attention add."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import fiddle as fdl
 from torch import nn
 
 from fidgpt import fiddlers
 from fidgpt import model as lm
-from fidgpt.configs import deepseek, deepseek3, lfm2, qwen3_moe
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.deepseek import (
-    dense_first,
-    mix,
-    mixed_layers,
-    mixture_of,
-    mlp_types_of,
-    shared_width,
-    use_sigmoids,
-)
+from fidgpt.configs import deepseek3, lfm2, qwen3_moe
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.deepseek import SHARED, dense_first, mix, near_deepseek, use_sigmoids
 from fidgpt.configs.hub import (
     EXPERTS,
     LAYER,
-    MIXTURE,
     QK_NORMS,
     SELECTION_BIAS,
-    SETTINGS,
-    SHARED_SIZES,
-    SILU,
     TENSORS,
-    WINDOWS,
     AsRow,
-    Family,
-    Form,
     Joined,
-    Stacked,
-    Tensors,
     Transposed,
+    experts_as,
     in_layers,
     shared_as,
     with_adjacent_pairs,
-    without,
 )
 from fidgpt.configs.mixtures import sigmoid_mixture
 from fidgpt.configs.near_llama import HUNYUAN, hunyuan
+from fidgpt.configs.readings import SPARSE, layers_with, mixture_of
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, rotate_in_windows_only, window_of_rotated
 from fidgpt.graph import find, swap_all
@@ -80,27 +63,30 @@ def ernie4_5_moe(
 
 
 def _distance(model: Any) -> int:
-    layers = mixed_layers(model)
+    layers = layers_with(model, SPARSE)
     return layers[1] - layers[0] if len(layers) > 1 else 1
 
 
-ERNIE_MOE = Family(
-    model_type="ernie4_5_moe",
+ERNIE_MOE = family(
+    "ernie4_5_moe",
+    ernie4_5_moe,
+    "expert_ffn_dim",
     architecture="Ernie4_5_MoeForCausalLM",
-    config=ernie4_5_moe,
-    settings={**without(SETTINGS, "head_dim"), "expert_ffn_dim": "moe_intermediate_size"}
-    | {"num_experts": "moe_num_experts", "num_shared": "moe_num_shared_experts", "top_k": "moe_k"}
-    | {"every": "moe_layer_interval", "first": "moe_layer_start_index"}
-    | {"last": "moe_layer_end_index"},
+    settings={"head_dim": ..., "num_experts": "moe_num_experts", "top_k": "moe_k"}
+    | {"num_shared": "moe_num_shared_experts", "every": "moe_layer_interval"}
+    | {"first": "moe_layer_start_index", "last": "moe_layer_end_index"},
     tensors=with_adjacent_pairs(
-        {**TENSORS, **EXPERTS, **deepseek.SHARED}
+        {**TENSORS, **EXPERTS, **SHARED}
         | {SELECTION_BIAS: AsRow(f"{LAYER}.mlp.moe_statics.e_score_correction_bias")}
     ),
-    fixed={**SILU, "use_bias": (False,)},
+    fixed={"use_bias": (False,)},
     defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "num_key_value_heads": 4},
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-    readings={"every": _distance, "first": lambda model: next(iter(mixed_layers(model)), 1)}
-    | {"last": lambda model: mixed_layers(model)[-1]},
+    readings={
+        "every": _distance,
+        "first": lambda model: next(iter(layers_with(model, SPARSE)), 1),
+        "last": lambda model: layers_with(model, SPARSE)[-1],
+    },
     known=("moe_norm_min", "head_dim"),
     ignored=("model.mtp_*",),
 )
@@ -122,15 +108,15 @@ def hunyuan_moe(
     fiddlers.use_shared_expert(cfg)
 
 
-HUNYUAN_MOE = replace(
-    HUNYUAN,
-    model_type="hunyuan_v1_moe",
+HUNYUAN_MOE = HUNYUAN.near(
+    "hunyuan_v1_moe",
+    hunyuan_moe,
+    "num_experts",
     architecture="HunYuanMoEV1ForCausalLM",
-    config=hunyuan_moe,
-    settings={**HUNYUAN.settings, "num_experts": "num_experts", "top_k": "moe_topk"},
-    tensors={**cast(Tensors, HUNYUAN.tensors), **EXPERTS, **shared_as("mlp.shared_mlp")}
+    settings={"top_k": "moe_topk"},
+    tensors={**EXPERTS, **shared_as("mlp.shared_mlp")}
     | {"blocks.*.mlp.router": f"{LAYER}.mlp.gate.wg"},
-    fixed={**HUNYUAN.fixed, "use_mixed_mlp_moe": (True,)},
+    fixed={"use_mixed_mlp_moe": (True,)},
     aliases={"num_experts_per_tok": "moe_topk"},
     known=("moe_intermediate_size", "moe_layer_num_skipped", "num_shared_expert"),
 )
@@ -145,14 +131,15 @@ def hy3(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with QK-norm and the mixtures of DeepSeek V3."""
 
 
-HY3 = Family(
-    model_type="hy_v3",
+_SHARED_SIZES = "expert_ffn_dim num_experts num_shared top_k"  # as Hunyuan names them
+HY3 = family(
+    "hy_v3",
+    hy3,
+    f"{_SHARED_SIZES} attention_bias mlp_types",
     architecture="HYV3ForCausalLM",
-    config=hy3,
-    settings={**SETTINGS, **SHARED_SIZES, "attention_bias": "attention_bias"}
-    | {"mlp_types": "mlp_layer_types", "route_scale": "router_scaling_factor"},
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **shared_as("mlp.shared_mlp")} | _ROUTER,
-    fixed={**SILU, "mlp_bias": (False,), "qk_norm": (True,)},
+    settings={"route_scale": "router_scaling_factor"},
+    tensors={**QK_NORMS, **EXPERTS, **shared_as("mlp.shared_mlp")} | _ROUTER,
+    fixed={"mlp_bias": (False,), "qk_norm": (True,)},
     defaults={
         "rope_theta": 11_158_840.0,
         "num_key_value_heads": 8,
@@ -164,7 +151,6 @@ HY3 = Family(
         "router_scaling_factor": 2.826,
         "mlp_layer_types": dense_first,
     },
-    readings={"mlp_types": mlp_types_of},
     known=("enable_moe_fp32_combine",),  # precision alone
     ignored=("model.layers.80.*",),
 )
@@ -195,22 +181,18 @@ def kolibri1(
     rotate_in_windows_only(cfg, window)
 
 
-KOLIBRI = Family(
-    model_type="kolibri1",
-    architecture="Kolibri1ForCausalLM",
-    config=kolibri1,
-    settings={**SETTINGS, **WINDOWS, **without(MIXTURE, "every", "dense_layers")}
-    | {"shared_ffn_dim": "shared_expert_intermediate_size"},
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **deepseek.SHARED}
+KOLIBRI = family(
+    "kolibri1",
+    kolibri1,
+    "window layer_types expert_ffn_dim num_experts top_k normalize shared_ffn_dim",
+    tensors={**QK_NORMS, **EXPERTS, **SHARED}
     | {SELECTION_BIAS: f"{LAYER}.moe.router.expert_bias"}
-    | {"blocks.*.attention_out_norm": f"{LAYER}.post_attn_norm"}
-    | {"blocks.*.mlp_out_norm": f"{LAYER}.post_ffn_norm"},
-    fixed=SILU,
+    | in_layers(LAYER, {"attention_out_norm": "post_attn_norm", "mlp_out_norm": "post_ffn_norm"}),
     defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
     | {"sliding_window": 513, "norm_topk_prob": False}
     | {"intermediate_size": lambda found: found["moe_intermediate_size"]}
     | {"layer_types": [*[SLIDING] * 4, FULL]},
-    readings={"window": window_of_rotated, "shared_ffn_dim": shared_width},
+    readings={"window": window_of_rotated},
 )
 
 
@@ -232,16 +214,16 @@ _SANDWICH = {
     "attention_norm": "input_layernorm",
     "attention_out_norm": "post_attention_layernorm",
 } | {"mlp_norm": "pre_mlp_layernorm", "mlp_out_norm": "post_mlp_layernorm"}
-AFMOE = Family(
-    model_type="afmoe",
-    architecture="AfmoeForCausalLM",
-    config=afmoe,
-    settings={**SETTINGS, **WINDOWS, **SHARED_SIZES, "attention_bias": "attention_bias"}
-    | {"first_dense": "num_dense_layers", "route_scale": "route_scale", "scaled": "mup_enabled"},
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **deepseek.SHARED, **in_layers(LAYER, _SANDWICH)}
+AFMOE = family(
+    "afmoe",
+    afmoe,
+    f"window layer_types {_SHARED_SIZES} attention_bias",
+    settings={"first_dense": "num_dense_layers", "route_scale": "route_scale"}
+    | {"scaled": "mup_enabled"},
+    tensors={**QK_NORMS, **EXPERTS, **SHARED, **in_layers(LAYER, _SANDWICH)}
     | {"blocks.*.attention.output_gate.project": f"{LAYER}.self_attn.gate_proj"}
     | _ROUTER,
-    fixed={**SILU, "score_func": ("sigmoid",), "route_norm": (True,), "n_group": (1, None)},
+    fixed={"score_func": ("sigmoid",), "route_norm": (True,), "n_group": (1, None)},
     defaults={
         "head_dim": 128,
         "num_experts": 64,
@@ -254,7 +236,7 @@ AFMOE = Family(
             for i in range(found["num_hidden_layers"])
         ],
     },
-    readings={"window": window_of_rotated, "scaled": lambda model: model.embedding.scale != 1.0},
+    readings={"window": window_of_rotated},
     known=(
         *("global_attn_every_n_layers", "topk_group", "num_expert_groups", "num_limited_groups"),
         *("load_balance_coeff", "use_grouped_mm"),
@@ -285,39 +267,18 @@ def lfm2_moe(
 
 
 _FEED_FORWARD = f"{LAYER}.feed_forward"
-
-
-def _lfm2_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    names = {"gate": "w1", "up": "w3", "down": "w2"}
-    return {
-        **cast(Any, lfm2.HUB.tensors)(settings),
-        **{
-            f"blocks.*.mlp.experts.{path}": Stacked(
-                f"{_FEED_FORWARD}.experts.{{expert}}.{name}.weight"
-            )
-            for path, name in names.items()
-        },
+LFM2_MOE = lfm2.near_lfm2(
+    "lfm2_moe",
+    lfm2_moe,
+    "expert_ffn_dim num_experts top_k normalize route_scale",
+    settings={"first_dense": "num_dense_layers", "biased": "use_expert_bias"},
+    tensors=lambda settings: {
+        **lfm2.mixer_tensors(settings),
+        **experts_as(_FEED_FORWARD, "w1", "w3", "w2"),
         "blocks.*.mlp.router": f"{_FEED_FORWARD}.gate",
         SELECTION_BIAS: f"{_FEED_FORWARD}.expert_bias",
-    }
-
-
-LFM2_MOE = Family(
-    model_type="lfm2_moe",
-    architecture="Lfm2MoeForCausalLM",
-    config=lfm2_moe,
-    settings={**without(lfm2.HUB.settings, "adjusts", "multiplier", "multiple_of")}
-    | {"expert_ffn_dim": "moe_intermediate_size", "num_experts": "num_experts"}
-    | {"top_k": "num_experts_per_tok", "first_dense": "num_dense_layers"}
-    | {"normalize": "norm_topk_prob", "route_scale": "routed_scaling_factor"}
-    | {"biased": "use_expert_bias"},
-    tensors=_lfm2_tensors,
-    defaults=lfm2.HUB.defaults,
-    readings={
-        **{name: one for name, one in lfm2.HUB.readings.items() if name in lfm2.HUB.settings},
-        "biased": lambda model: mixture_of(model).router.selection_bias is not None,
     },
-    aliases={"tie_embedding": "tie_word_embeddings"},
+    readings={"biased": lambda model: mixture_of(model).router.selection_bias is not None},
     known=lfm2.HUB.known,
 )
 
@@ -337,17 +298,17 @@ def aria(
 
 
 _FIRST = f"{LAYER}.mlp.experts.fc1.weight"
-ARIA = Family(
-    model_type="aria_text",
-    architecture="AriaTextForCausalLM",
-    config=aria,
-    settings={**SETTINGS, "attention_bias": "attention_bias", "num_experts": "moe_num_experts"}
-    | {"top_k": "moe_topk", "num_shared": "moe_num_shared_experts"},
-    tensors={**TENSORS, **deepseek.SHARED, "blocks.*.mlp.router": f"{LAYER}.mlp.router"}
+ARIA = family(
+    "aria_text",
+    aria,
+    "attention_bias",
+    settings={"num_experts": "moe_num_experts", "top_k": "moe_topk"}
+    | {"num_shared": "moe_num_shared_experts"},
+    tensors={**SHARED, "blocks.*.mlp.router": f"{LAYER}.mlp.router"}
     | {"blocks.*.mlp.experts.gate": Transposed(Joined(_FIRST, 0, 2))}
     | {"blocks.*.mlp.experts.up": Transposed(Joined(_FIRST, 1, 2))}
     | {"blocks.*.mlp.experts.down": Transposed(f"{LAYER}.mlp.experts.fc2.weight")},
-    fixed={**SILU, "mlp_bias": (False,)},
+    fixed={"mlp_bias": (False,)},
     defaults={"rms_norm_eps": 1e-6},
     aliases={"num_experts_per_tok": "moe_topk"},
     whole_heads=True,
@@ -384,19 +345,16 @@ def _flint_layers(found: Mapping[str, Any]) -> list[str]:
     return [FULL if i < 2 or i % 4 == 1 or i == last else SLIDING for i in range(last + 1)]
 
 
-FLINT = Family(
-    model_type="flint",
-    architecture="FlintForCausalLM",
-    config=flint,
-    settings={**SETTINGS, **WINDOWS, **MIXTURE, "attention_bias": "attention_bias"}
-    | {"shared_ffn_dim": "shared_expert_intermediate_size"},
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **shared_as("mlp.shared_expert")}
+FLINT = family(
+    "flint",
+    flint,
+    "window layer_types attention_bias shared_ffn_dim",
+    settings=qwen3_moe.MIXTURE,
+    tensors={**QK_NORMS, **EXPERTS, **shared_as("mlp.shared_expert")}
     | {"blocks.*.attention.sinks": f"{LAYER}.self_attn.softmax_offset"},
-    fixed=SILU,
     defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
     | {"sliding_window": 513, "layer_types": _flint_layers},
-    readings={**qwen3_moe.HUB.readings, "window": window_of_rotated}
-    | {"shared_ffn_dim": shared_width},
+    readings={"window": window_of_rotated},
 )
 
 
@@ -410,24 +368,18 @@ def axk1(cfg: fdl.Config[Trainer]) -> None:
         block.mlp_out_norm = fdl.ArgFactory(nn.Identity)
 
 
-def _axk1_tensors(settings: Mapping[str, Any]) -> dict[str, Any]:
-    norm = {"blocks.*.mlp_out_norm": f"{LAYER}.post_mlp_layernorm"}
-    return {**deepseek.tensors(settings), **norm}
-
-
-AXK1 = Family(
-    model_type="axk1",
+AXK1 = near_deepseek(
+    "axk1",
+    axk1,
+    "mlp_types normalize",
     architecture="AXK1ForCausalLM",
-    config=axk1,
-    settings={**without(deepseek.SETTINGS, "first_dense"), "mlp_types": "mlp_layer_types"}
-    | {"normalize": "norm_topk_prob"},
-    tensors=_axk1_tensors,
-    fixed={**SILU, "rope_interleave": (True,), "moe_layer_freq": (1,)},
+    settings={"first_dense": ...},
+    tensors={"blocks.*.mlp_out_norm": f"{LAYER}.post_mlp_layernorm"},
+    fixed={"rope_interleave": (True,)},
     defaults={
         "n_routed_experts": 192,
         "mlp_layer_types": lambda found: dense_first(found, found.get("first_k_dense_replace", 1)),
     },
-    readings={"mlp_types": mlp_types_of},
-    known=(*deepseek.KNOWN, "first_k_dense_replace", "topk_method", "scoring_func"),
+    known=("first_k_dense_replace", "topk_method", "scoring_func"),
     ignored=("*.mlp.post_mlp_layernorm.*",),
 )

@@ -6,13 +6,13 @@ from typing import Any
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.deepseek import mix, shared_width, use_sigmoids
-from fidgpt.configs.hub import SETTINGS, SILU, Family, Form, Stacked, in_layers, without
-from fidgpt.configs.hybrids import LINEAR, READINGS
-from fidgpt.configs.mamba import MAMBA_READINGS, mamba_tensors
+from fidgpt.configs.decoder import decoder, family
+from fidgpt.configs.deepseek import MIXTURE, mix, use_sigmoids
+from fidgpt.configs.hub import Tensors, experts_as, in_layers, linears
+from fidgpt.configs.mamba import NO_LIMIT, mamba_tensors
+from fidgpt.configs.readings import of_mixer
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, shortest_period
+from fidgpt.configs.windows import FULL, LINEAR, shortest_period
 from fidgpt.fiddlers import use_no_positions, use_shared_expert, use_squared_relu
 from fidgpt.fiddlers.recurrent import put_mixer
 from fidgpt.graph import clone_part
@@ -57,32 +57,32 @@ def mamba2(
     _mix_alone(block)
 
 
-def _mamba2_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _mamba2_tensors(settings: Mapping[str, Any]) -> Tensors:
     sizes = {**settings, "mamba_heads": settings["num_heads"]}
     sizes["mamba_head_dim"] = settings["head_dim"]
     return {**_ENDS, **mamba_tensors(sizes, [LINEAR], "mixer", _LAYERS)}
 
 
 # Settings of Mamba 2 that both families have.
-_STATES: Mapping[str, str] = (
-    {"mamba_groups": "n_groups", "filter_size": "conv_kernel"}
-    | {"mamba_bias": "use_bias"}
-    | {"filter_bias": "use_conv_bias", "eps": "layer_norm_epsilon"}
-)
+_STATES: Mapping[str, str] = {
+    "mamba_groups": "n_groups",
+    "filter_size": "conv_kernel",
+    "mamba_bias": "use_bias",
+    "filter_bias": "use_conv_bias",
+    "eps": "layer_norm_epsilon",
+}
 _KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
 _KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
-# Two ways to write the same in JSON.
-_NO_LIMIT = ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")])
-MAMBA2 = Family(
-    model_type="mamba2",
-    architecture="Mamba2ForCausalLM",
-    config=mamba2,
-    settings={**without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"), **_STATES}
+_ROPE = dict.fromkeys(("theta", "scaling"), ...)
+MAMBA2 = family(
+    "mamba2",
+    mamba2,
+    settings={**_STATES, **_ROPE, "num_kv_heads": ..., "ffn_dim": ...}
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
-    fixed={**SILU, "time_step_limit": (*_NO_LIMIT, None)},
+    fixed={"time_step_limit": (*NO_LIMIT, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
-    readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
+    readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
     whole_heads=True,
 )
@@ -142,20 +142,19 @@ def nemotron_h(
     cfg.model.blocks = blocks
 
 
-def _nemotron_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+def _nemotron_tensors(settings: Mapping[str, Any]) -> Tensors:
     kinds = [LINEAR if _OLD.get(kind, kind) == LINEAR else FULL for kind in settings["kinds"]]
-    attention = {f"attention.{name}": f"{name[0]}_proj" for name in ("query", "key", "value")}
-    attention |= {"attention.out": "o_proj", "mlp.up": "up_proj", "mlp.down": "down_proj"}
-    attention |= {"mlp.router": "gate", "mlp.shared.up": "shared_experts.up_proj"}
-    attention |= {"mlp.shared.down": "shared_experts.down_proj"}
-    experts = f"{_LAYER}.mixer.experts.{{expert}}"
+    mixer = f"{_LAYER}.mixer"
+    names = {"mlp.router": "gate", "mlp.router.selection_bias.bias": "gate.e_score_correction_bias"}
+    for name in ("up", "down"):
+        names |= {f"mlp.{name}": f"{name}_proj"}
+        names |= {f"mlp.shared.{name}": f"shared_experts.{name}_proj"}
     return {
         **_ENDS,
         "blocks.*.mlp_norm": f"{_LAYER}.norm",
-        **in_layers(f"{_LAYER}.mixer", attention),
-        "blocks.*.mlp.experts.up": Stacked(f"{experts}.up_proj.weight"),
-        "blocks.*.mlp.experts.down": Stacked(f"{experts}.down_proj.weight"),
-        "blocks.*.mlp.router.selection_bias.bias": f"{_LAYER}.mixer.gate.e_score_correction_bias",
+        **in_layers(mixer, names),
+        **{f"blocks.*.attention.{path}": name for path, name in linears(mixer).items()},
+        **experts_as(mixer),
         **mamba_tensors(settings, kinds, "mixer", _LAYERS),
     }
 
@@ -177,54 +176,40 @@ def _dense(model: Any) -> Any:
     return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up"))
 
 
-NEMOTRON_H = Family(
-    model_type="nemotron_h",
-    architecture="NemotronHForCausalLM",
-    config=nemotron_h,
-    settings={**without(SETTINGS, "theta", "scaling"), **_STATES}
-    | {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias", "kinds": "layers_block_type"}
+NEMOTRON_H = family(
+    "nemotron_h",
+    nemotron_h,
+    "attention_bias mlp_bias",
+    settings={**MIXTURE, **_STATES, **_ROPE, "num_shared": ..., "kinds": "layers_block_type"}
     | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
     | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
-    | {"expert_ffn_dim": "moe_intermediate_size"}
-    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "num_experts": "n_routed_experts"}
-    | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"}
-    | {"route_scale": "routed_scaling_factor", "num_groups": "n_group"}
-    | {"top_groups": "topk_group"},
+    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "normalize": "norm_topk_prob"},
     tensors=_nemotron_tensors,
-    fixed={"mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",), "moe_latent_size": (None,)}
-    | {"sliding_window": (None,), "partial_rotary_factor": (None, 1.0)},
+    fixed={"hidden_act": ..., "mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",)}
+    | {"moe_latent_size": (None,), "sliding_window": (None,)}
+    | {"partial_rotary_factor": (None, 1.0)},
     defaults={
-        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found))
-    }
-    | {"layers_block_type": _kinds, "num_attention_heads": 32, "num_key_value_heads": 8}
-    | {"head_dim": 128, "intermediate_size": 21_504},
+        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found)),
+        "layers_block_type": _kinds,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 21_504,
+    },
     readings={
-        **READINGS,
-        **MAMBA_READINGS,
         "kinds": _kinds_of,
         "ffn_dim": lambda model: _dense(model).up.out_features,
         "mlp_bias": lambda model: _dense(model).down.bias is not None,
-        "min_timestep": lambda model: next(
-            block.attention.min_timestep
-            for block in model.blocks
-            if isinstance(block.attention, Mamba2)
-        ),
-        "shared_ffn_dim": shared_width,
+        "min_timestep": of_mixer(lambda mixer: mixer.min_timestep),
     },
     aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
     | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
     | {"num_local_experts": "n_routed_experts"},
     known=(
-        *(
-            *_KNOWN,
-            "time_step_limit",
-            "hybrid_override_pattern",
-            "mamba_proj_bias",
-            "mamba_ssm_cache_dtype",
-        ),
-        *("moe_shared_expert_overlap", "mtp_layers_block_type", "n_shared_experts"),
-        *("num_logits_to_keep", "num_nextn_predict_layers", "use_mamba_kernels"),
-        *("mtp_hybrid_override_pattern", "attention_head_dim"),
+        *(*_KNOWN, "time_step_limit", "hybrid_override_pattern", "mamba_proj_bias"),
+        *("mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type"),
+        *("n_shared_experts", "num_logits_to_keep", "num_nextn_predict_layers"),
+        *("use_mamba_kernels", "mtp_hybrid_override_pattern", "attention_head_dim"),
     ),
     ignored=("mtp.*",),
 )

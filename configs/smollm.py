@@ -9,8 +9,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, WINDOWS, Family
+from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, look_back, shortest_period
 from fidgpt.fiddlers.patterns import repeated
@@ -46,20 +45,14 @@ def _roped(model: Any) -> list[int]:
     return [int(getattr(block.attention, "rope", None) is not None) for block in model.blocks]
 
 
-HUB = Family(
-    model_type="smollm3",
+HUB = family(
+    "smollm3",
+    smollm3,
+    "window layer_types attention_bias mlp_bias",
     architecture="SmolLM3ForCausalLM",
-    config=smollm3,
-    settings={
-        **SETTINGS,
-        **WINDOWS,
-        **BIASES,
-        "roped": "no_rope_layers",
-        "nope_every": "no_rope_layer_interval",
-    },
-    tensors=TENSORS,
+    settings={"roped": "no_rope_layers", "nope_every": "no_rope_layer_interval"},
     switches={"sliding_window": "use_sliding_window"},
-    fixed={**SILU, "use_sliding_window": (False, True)},
+    fixed={"use_sliding_window": (False, True)},
     readings={"roped": _roped},
 )
 

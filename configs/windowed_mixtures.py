@@ -1,7 +1,6 @@
 """Families with mixtures of experts and windows, beside norms or gates of their own."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import fiddle as fdl
@@ -11,26 +10,12 @@ from fidgpt import fiddlers
 from fidgpt import model as lm
 from fidgpt.configs import mixtral
 from fidgpt.configs.cohere import COHERE2, cohere2
-from fidgpt.configs.deepseek import dense_first, first_dense_of, mlp_types_of, shared_width
-from fidgpt.configs.hub import (
-    EXPERTS,
-    LAYER,
-    QK_NORMS,
-    ROTARY,
-    SELECTION_BIAS,
-    SETTINGS,
-    SHARED_SIZES,
-    SILU,
-    TENSORS,
-    WINDOWS,
-    Family,
-    shared_as,
-    with_adjacent_pairs,
-    without,
-)
+from fidgpt.configs.decoder import family
+from fidgpt.configs.deepseek import dense_first, first_dense_of
+from fidgpt.configs.hub import EXPERTS, LAYER, QK_NORMS, SELECTION_BIAS, shared_as
 from fidgpt.configs.mixtures import sigmoid_mixture
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, rotate_in_windows_by, theta_in_windows
+from fidgpt.configs.windows import FULL, rotate_in_windows_by
 from fidgpt.graph import find, swap_all
 from fidgpt.train import Trainer
 
@@ -47,14 +32,11 @@ def phimoe(
         swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
 
 
-PHIMOE = Family(
-    model_type="phimoe",
-    architecture="PhimoeForCausalLM",
-    config=phimoe,
-    settings={**mixtral.HUB.settings, "attention_bias": "attention_bias"}
-    | {"jitter": "router_jitter_noise", "logit_bias": "lm_head_bias"},
-    tensors=mixtral.HUB.tensors,
-    fixed=SILU,
+PHIMOE = mixtral.HUB.near(
+    "phimoe",
+    phimoe,
+    "attention_bias",
+    settings={"jitter": "router_jitter_noise", "logit_bias": "lm_head_bias"},
     defaults={"rope_theta": 1e6, "num_local_experts": 16, "num_key_value_heads": 8},
     readings={"jitter": lambda model: model.blocks[0].mlp.router.tolerance / 2}
     | {"logit_bias": lambda model: isinstance(model.unembedding, lm.BiasedUnembedding)},
@@ -95,28 +77,25 @@ def _gating(model: Any) -> bool | str:
     return gate is not None and (True if gate.repeats > 1 else "per-element")
 
 
-LAGUNA = Family(
-    model_type="laguna",
-    architecture="LagunaForCausalLM",
-    config=laguna,
-    settings={**SETTINGS, **WINDOWS, **ROTARY, **without(SHARED_SIZES, "num_shared")}
-    | {"attention_bias": "attention_bias", "mlp_types": "mlp_layer_types", "gating": "gating"}
-    | {"shared_ffn_dim": "shared_expert_intermediate_size", "local_theta": "rope_local_base_freq"}
-    | {"route_scale": "moe_routed_scaling_factor", "heads": "num_attention_heads_per_layer"}
-    | {"num_shared": "num_shared_experts"},
-    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **shared_as("mlp.shared_expert")}
+LAGUNA = family(
+    "laguna",
+    laguna,
+    "window layer_types rotary_share expert_ffn_dim num_experts num_shared top_k attention_bias "
+    "mlp_types gating shared_ffn_dim local_theta",
+    settings={"route_scale": "moe_routed_scaling_factor", "heads": "num_attention_heads_per_layer"},
+    tensors={**QK_NORMS, **EXPERTS, **shared_as("mlp.shared_expert")}
     | {"blocks.*.attention.output_gate.project": f"{LAYER}.self_attn.g_proj"}
     | {SELECTION_BIAS: f"{LAYER}.mlp.experts.e_score_correction_bias"},
-    fixed={**SILU, "moe_apply_router_weight_on_input": (False,)}
-    | {"moe_router_logit_softcapping": (0.0,)},
+    fixed={"moe_apply_router_weight_on_input": (False,), "moe_router_logit_softcapping": (0.0,)},
     defaults={"num_key_value_heads": 8, "head_dim": 128, "sliding_window": 512}
     | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
     | {"num_shared_experts": 1, "rms_norm_eps": 1e-6, "layer_types": [FULL]}
     | {"mlp_layer_types": dense_first},
-    readings={"mlp_types": mlp_types_of, "local_theta": theta_in_windows}
-    | {"shared_ffn_dim": shared_width, "num_shared": lambda _: 1}
-    | {"gating": _gating}
-    | {"heads": lambda model: [block.attention.num_heads for block in model.blocks]},
+    readings={
+        "num_shared": lambda _: 1,
+        "gating": _gating,
+        "heads": lambda model: [block.attention.num_heads for block in model.blocks],
+    },
 )
 
 
@@ -144,25 +123,21 @@ def cohere2_moe(
         router.normalize = normalize or sigmoid == "softmax"
 
 
-COHERE2_MOE = replace(
-    COHERE2,
-    model_type="cohere2_moe",
-    architecture="Cohere2MoeForCausalLM",
-    config=cohere2_moe,
-    settings={**COHERE2.settings, "num_experts": "num_experts", "top_k": "num_experts_per_tok"}
-    | {"mlp_types": "mlp_layer_types", "sigmoid": "expert_selection_fn"}
-    | {"normalize": "norm_topk_prob"},
-    tensors=with_adjacent_pairs({**TENSORS, **EXPERTS}),
-    fixed={**SILU, "num_shared_experts": (0,), "rms_norm_eps": (None,)},
-    defaults={**COHERE2.defaults, "head_dim": 128, "rope_theta": 10_000.0},
+COHERE2_MOE = COHERE2.near(
+    "cohere2_moe",
+    cohere2_moe,
+    "num_experts top_k mlp_types normalize",
+    settings={"sigmoid": "expert_selection_fn"},
+    tensors=EXPERTS,
+    fixed={"num_shared_experts": (0,), "rms_norm_eps": (None,)},
+    defaults={"head_dim": 128, "rope_theta": 10_000.0},
     readings={
-        "mlp_types": mlp_types_of,
         "sigmoid": lambda model: (
             "sigmoid" if isinstance(model.blocks[0].mlp.router, lm.SigmoidRouter) else "softmax"
-        ),
+        )
     },
     known=(
-        *(*COHERE2.known, "shared_expert_combination_strategy", "prefix_dense_intermediate_size"),
+        *("shared_expert_combination_strategy", "prefix_dense_intermediate_size"),
         *("prefix_dense_sliding_window_pattern", "first_k_dense_replace"),
     ),
 )

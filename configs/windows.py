@@ -12,8 +12,8 @@ from fidgpt.train import Trainer
 
 T = TypeVar("T")
 
-# The names of both kinds of layers in config.json.
-SLIDING, FULL = "sliding_attention", "full_attention"
+# The names of kinds of layers in config.json, of which the last has a recurrent mixer.
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 # Keys of config.json with the distance of layers without a window, where it has no layer types.
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
 
@@ -61,18 +61,6 @@ def rotate_by_layer(cfg: fdl.Config[Trainer], thetas: Sequence[float]) -> None:
     cfg.model.blocks = repeated(cfg.model.blocks, len(thetas))
     for i, block in enumerate(cfg.model.blocks):
         block.attention.rope = ropes.get(thetas[i % len(thetas)])
-
-
-def thetas_of(model: Any) -> list[float]:
-    """Return the base of the RoPE of each layer; 0 where there is none."""
-    ropes = [block.attention.rope for block in model.blocks]
-    return [0 if rope is None else rope.theta for rope in ropes]
-
-
-def theta_in_windows(model: Any) -> float:
-    """Return the base of the RoPE of a model's layers with a window."""
-    attentions = (block.attention for block in model.blocks)
-    return next(one.rope.theta for one in attentions if one.window is not None)
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:

@@ -10,6 +10,7 @@ _EXPERTS = "moe_intermediate_size: 40, n_routed_experts: 6, num_experts_per_tok:
 _EXPERTS += "n_shared_experts: 1, first_k_dense_replace: 1, n_group: 1, topk_group: 1"
 _LATENT = "num_key_value_heads: 4, kv_lora_rank: 28, q_lora_rank: 36, qk_nope_head_dim: 20, "
 _LATENT += "qk_rope_head_dim: 12, v_head_dim: 18"
+_INDEX = "index_topk: 5, index_n_heads: 3, index_head_dim: 20"
 _LOCAL = "num_local_experts: 6, num_experts_per_tok: 2"
 _SMALL = "intermediate_size: 40, num_experts: 6, num_experts_per_tok: 2"
 _GPT = settings(
@@ -273,6 +274,16 @@ _RECIPES += [
         "rms_norm_eps: null",
         **_KINDS,
     ),
+    like_llama(
+        "falcon_h1",
+        "mamba_d_ssm: 96, mamba_n_heads: 6, mamba_d_head: 16, mamba_d_state: 12, "
+        "mamba_n_groups: 2, embedding_multiplier: 3.0, lm_head_multiplier: 0.6, "
+        "mlp_multipliers: [0.7, 1.3], key_multiplier: 0.8, attention_in_multiplier: 1.2, "
+        "attention_out_multiplier: 0.9, ssm_in_multiplier: 1.1, ssm_out_multiplier: 0.8, "
+        "ssm_multipliers: [0.7, 0.8, 0.9, 1.2, 1.4]",
+    ),
+    like_llama("deepseek_v32", f"{_EXPERTS}, {_LATENT}, {_INDEX}"),
+    like_llama("glm_moe_dsa", f"{_EXPERTS}, {_LATENT}, {_INDEX}"),
     like_llama("lfm3", "head_dim: 24, norm_eps: 0.001, sliding_window: 5").changed(
         layer_types=["conv", _FULL, _SLIDING],
         rope_parameters={

@@ -140,7 +140,7 @@ def test_uneven_heads_are_refused_where_transformers_refuses_them(family: Family
     uneven = {family.settings["hidden_dim"]: 50, family.settings["num_heads"]: 4}
     if "head_dim" in family.settings:
         uneven["head_dim"] = 8
-    if "mamba_heads" in family.settings:  # which have to fill a multiple of the width
+    if "expand" in family.settings:  # by heads of Mamba, which have to fill a multiple of the width
         uneven["mamba_n_heads"] = 50
     try:
         AutoConfig.for_model(CLASSES.get(family.model_type, family.model_type), **uneven)

@@ -32,6 +32,7 @@ _TRAINED = (
     *("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom"),
     *("qwen3_next", "lfm2", "granitemoehybrid", "kimi_linear", "minimax"),
     *("llama4_text", "apertus", "phimoe", "nemotron_h", "openai-gpt", "modernbert-decoder"),
+    *("falcon_h1", "deepseek_v32", "glm_moe_dsa"),
 )
 
 
@@ -135,6 +136,7 @@ _VISION = "hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, interm
 _WITH_IMAGES = {  # the text of each, and the other halves
     "gemma3": ("head_dim: 16, sliding_window: 5", {"vision_config": _VISION}),
     "fuyu": ("num_key_value_heads: 4", {}),
+    "emu3": ("pad_token_id: 0", {"vq_config": ""}),
     "got_ocr2": ("model_type: qwen2", {"vision_config": f"{_VISION}, output_channels: 16"}),
     "phi4_multimodal": (
         "",

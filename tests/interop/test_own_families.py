@@ -38,10 +38,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
     return install
 
 
-def documented() -> str:
-    """The family of the documentation."""
-    found = re.search(r"```python\n# lab/families.py\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    assert found and len([line for line in found[1].splitlines() if line.strip()]) < 30
+def documented(file: str = "families", most: int = 30) -> str:
+    """A family of the documentation."""
+    found = re.search(rf"```python\n# lab/{file}.py\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert found and len([line for line in found[1].splitlines() if line.strip()]) < most
     return found[1]
 
 
@@ -72,6 +72,22 @@ def test_the_documented_family_works_in_both_directions(
     greedy = generation.Sampling(seeds=[0, 0], temperature=0.0, top_k=None)
     steps = generation.write(ours, tokens[:, :5].tolist(), num_tokens=12, context=48, choose=greedy)
     assert [list(row) for row in zip(*steps, strict=True)] == expected[:, 5:].tolist()
+
+
+@torch.no_grad()
+def test_the_documented_family_with_components_of_its_own_works_too(
+    install: Install, load: Callable[[Path], LanguageModel], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = random_model(llama("bitnet", 1e4, "hidden_act: relu2"))
+    theirs.save_pretrained(tmp_path / "theirs")
+    install("labbit", documented("bitnet", most=70))
+    ours, tokens = load(tmp_path / "theirs"), random_tokens()
+    assert (ours(tokens) - theirs(tokens).logits).abs().max() < 1e-5
+    assert save_hf(ours, tmp_path / "ours", seq_len=64) == "BitNetForCausalLM"
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert torch.equal(back(tokens).logits, theirs(tokens).logits)
 
 
 def test_a_family_of_a_project_replaces_one_of_fidgpt_and_two_projects_collide(

@@ -83,6 +83,12 @@ def test_a_layer_may_have_one_branch_alone():
     torch.testing.assert_close(computing(X), X + made["mlp"](made["mlp_norm"](X)))
 
 
+def test_a_pair_of_mixers_adds_what_both_return():
+    first, second = Mixing(WIDTH, WIDTH), Mixing(WIDTH, WIDTH)
+    pair = lm.MixerPair(first=first, second=second, first_scale=0.5, second_scale=-2.0)
+    torch.testing.assert_close(pair(X), 0.5 * first(X, None) - 2.0 * second(X, None))
+
+
 class Numbered(nn.Module):
     """Adds its number, so that sums show which blocks ran."""
 

@@ -41,6 +41,7 @@ CASES = {
     "blockwise": {"kernel": lm.blockwise},
     "prefix": {"mask": lm.Prefix(3)},
     "lora": {"linear": partial(LoRALinear, rank=2)},
+    "indexed": {"indexer": partial(lm.Indexer, head_dim=10, num_heads=16, top_k=4)},
 }
 
 
@@ -140,3 +141,32 @@ def test_biases_are_those_of_deepseek():
     names = {name for name, _ in part.named_parameters() if name.endswith("bias")}
     assert names == {"query_down.bias", "kv_down.bias", "out.bias"}
     assert attention(bias=True, out_bias=False).out.bias is None
+
+
+def test_an_indexer_selects_the_keys_of_the_highest_scores():
+    """One that selects all changes nothing; one that selects few selects these few."""
+    x, plain = stream(), attention()
+    whole, few = (
+        attention(indexer=partial(lm.Indexer, head_dim=10, num_heads=2, top_k=top_k))
+        for top_k in (SEQ, 3)
+    )
+    for one in (whole, few):
+        one.load_state_dict(plain.state_dict(), strict=False)
+    assert torch.allclose(whole(x), plain(x), atol=1e-6)
+    visible = counted(SEQ, x.device).visible(lm.causal)
+    indexer = few.indexer
+    assert indexer is not None
+    assert not any(parameter.requires_grad for parameter in indexer.parameters())
+    selected = indexer(x, x, few.rope, counted(SEQ, x.device), visible)
+    assert selected.sum(-1)[0, 0].tolist() == [1, 2, *[3] * (SEQ - 2)]
+    assert not (selected & ~visible).any()
+
+
+def test_an_indexer_selects_among_the_tokens_of_a_document():
+    x = stream()
+    # Of many heads, so that few scores are 0, among which the choice is arbitrary.
+    few = attention(indexer=partial(lm.Indexer, head_dim=10, num_heads=16, top_k=3))
+    tokens = torch.ones(2, SEQ, dtype=torch.long)
+    tokens[:, 6] = 0
+    ctx = lm.PackedDocuments(end_of_text=0)(tokens)
+    assert torch.allclose(few(x, ctx)[:, 6:], few(x[:, 6:]), atol=1e-6)

@@ -4,6 +4,7 @@ from fidgpt.model.attention import *
 from fidgpt.model.blocks import *
 from fidgpt.model.context import *
 from fidgpt.model.embedding import *
+from fidgpt.model.indexer import *
 from fidgpt.model.init import *
 from fidgpt.model.kernels import *
 from fidgpt.model.linear import *

@@ -19,6 +19,7 @@ __all__ = [
     "Gate",
     "Layer",
     "Mixer",
+    "MixerPair",
     "NoMLP",
     "NoMixer",
     "Norm",
@@ -120,6 +121,34 @@ class NoMixer(nn.Module):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return zeros."""
         return torch.zeros_like(x)
+
+
+class MixerPair(nn.Module):
+    """The weighted sum of two mixers of one input (Falcon-H1, 2025, arXiv:2507.22448).
+
+    Args:
+      first: a mixer.
+      second: another one.
+      first_scale: factor of the first one's output.
+      second_scale: factor of the second one's output.
+
+    Raises:
+      ValueError: a factor is 0 or not finite.
+    """
+
+    ROLE: ClassVar[str] = "Mixer"
+
+    def __init__(
+        self, *, first: Mixer, second: Mixer, first_scale: float = 1.0, second_scale: float = 1.0
+    ) -> None:
+        super().__init__()
+        require_factor(first_scale=first_scale, second_scale=second_scale)
+        self.first, self.second = first, second
+        self.first_scale, self.second_scale = first_scale, second_scale
+
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Mix tokens; without a context every row is one document."""
+        return self.first(x, ctx) * self.first_scale + self.second(x, ctx) * self.second_scale
 
 
 class Block(nn.Module):

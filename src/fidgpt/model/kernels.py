@@ -48,6 +48,7 @@ class Scoring:
       sinks: the sink score of each head; None for none.
       dropout: probability of dropping a weight.
       split_place: which part of the heads this process computes, of how many.
+      selected: the keys that a query attends to, in kernels without blocks; None for `mask`'s.
     """
 
     ctx: AttentionContext
@@ -58,6 +59,7 @@ class Scoring:
     sinks: Float[Tensor, " heads"] | None = None
     dropout: float = 0.0
     split_place: tuple[int, int] = (0, 1)
+    selected: Bool[Tensor, "rows one queries keys"] | None = None
 
     @property
     def is_softmax(self) -> bool:
@@ -67,6 +69,8 @@ class Scoring:
     @property
     def is_causal(self) -> bool:
         """Whether each query is statically known to see exactly the keys up to itself."""
+        if self.selected is not None:
+            return False
         keys = self.ctx.key_positions(self.window)
         same = keys.positions is self.ctx.positions and self.ctx.contiguous
         return same and is_causal_among(self.mask, self.window, num_keys=len(keys))
@@ -81,12 +85,16 @@ class Scoring:
     @property
     def sees_all(self) -> bool:
         """Whether there is a single query that is statically known to see every key."""
+        if self.selected is not None:
+            return False
         keys = self.ctx.key_positions(self.window)
         is_single = len(self.ctx) == 1 and self.ctx.contiguous and keys.contiguous
         return is_single and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     def visible(self) -> Bool[Tensor, "rows one queries keys"]:
         """Return the boolean mask of keys that each query may attend to."""
+        if self.selected is not None:
+            return self.selected
         return self.ctx.visible(self.mask, window=self.window)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 
 from fidgpt.model.attention import SinkFactory, require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
+from fidgpt.model.indexer import IndexerFactory
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest
+from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest, sdpa
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
@@ -83,7 +85,8 @@ class LatentAttention(nn.Module):
       scores: changes of the scores before the softmax, in order.
       sinks: makes learned scores that belong to no key.
       mask: which tokens of its document a token may see.
-      kernel: computes attention itself.
+      indexer: creates what selects some of these tokens, such as `Indexer`; None for all of them.
+      kernel: computes attention itself, if there is no indexer.
       linear: makes the projections.
       bias: adds a bias to the down projections; the up projections have none.
       out_bias: adds a bias to the output projection; defaults to `bias`.
@@ -116,6 +119,7 @@ class LatentAttention(nn.Module):
         scores: Sequence[ScoreChange] = (),
         sinks: SinkFactory | None = None,
         mask: Mask = causal,
+        indexer: IndexerFactory | None = None,
         kernel: Kernel = fastest,
         linear: LinearFactory = Linear,
         bias: bool = False,
@@ -143,7 +147,8 @@ class LatentAttention(nn.Module):
         self.dropout = dropout
         self.mask = mask
         self.scores = tuple(scores)
-        self.kernel = kernel
+        # Only a kernel that sees all keys may be exchanged.
+        self.kernel = kernel if indexer is None else None
         self.rope = rope
         self.query_down = self.query_norm = None
         if query_rank is not None:
@@ -160,11 +165,18 @@ class LatentAttention(nn.Module):
             init=out_init or init,
         )
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
+        self.indexer = None
+        if indexer is not None:
+            sizes = {"query_dim": query_rank or hidden_dim, "rotary_dim": rope_head_dim}
+            self.indexer = indexer(hidden_dim=hidden_dim, **sizes)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Mix tokens; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
-        query, latent = self._project(x, ctx)
+        narrow = x
+        if self.query_down is not None and self.query_norm is not None:
+            narrow = self.query_norm(self.query_down(x))
+        query, latent = self._project(x, narrow, ctx)
         (latent,) = ctx.update_cache(self, [latent], window=self.window)
         scoring = Scoring(
             ctx=ctx,
@@ -176,6 +188,9 @@ class LatentAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             split_place=self.split_place,
         )
+        if self.indexer is not None:
+            selected = self.indexer(x, narrow, self.rope, ctx, scoring.visible())
+            scoring = replace(scoring, selected=selected)
         weight = self._absorbable(queries=query.shape[2], keys=latent.shape[1])
         if weight is None:
             mixed = self._plain(query, latent, scoring)
@@ -195,15 +210,16 @@ class LatentAttention(nn.Module):
         return Split(parts, returns="out")
 
     @property
+    def _kernel(self) -> Kernel:
+        return sdpa if self.kernel is None else self.kernel
+
+    @property
     def _dims_per_pair(self) -> int:
         """Multiply-adds of a head for one query and one key."""
         return self.head_dim + self.rope_head_dim + self.value_head_dim
 
-    def _project(self, x: Stream, ctx: AttentionContext) -> tuple[Queries, Latents]:
+    def _project(self, x: Stream, narrow: Tensor, ctx: AttentionContext) -> tuple[Queries, Latents]:
         """Return the queries, and the latent and the shared key of each token, side by side."""
-        narrow = x
-        if self.query_down is not None and self.query_norm is not None:
-            narrow = self.query_norm(self.query_down(x))
         query = (
             self.query(narrow)
             .unflatten(-1, (-1, self.head_dim + self.rope_head_dim))
@@ -223,7 +239,7 @@ class LatentAttention(nn.Module):
         made = self.kv_up(latent).unflatten(-1, sizes).transpose(1, 2)
         key, value = made.split([self.head_dim, self.value_head_dim], dim=-1)
         shared = shared.unsqueeze(1).expand(-1, made.shape[1], -1, -1)
-        return self.kernel(query, torch.cat([key, shared], dim=-1), value, scoring)
+        return self._kernel(query, torch.cat([key, shared], dim=-1), value, scoring)
 
     def _absorbed(
         self, query: Queries, known: Latents, scoring: Scoring, weight: UpWeight
@@ -236,7 +252,7 @@ class LatentAttention(nn.Module):
         # The values contain the shared key, whose result is dropped: kernels are faster with keys
         # and values of one size; torch's CPU kernel would copy both for every head.
         one = known.unsqueeze(1)
-        mixed = self.kernel(absorbed, one, one, scoring)[..., : self.kv_rank]
+        mixed = self._kernel(absorbed, one, one, scoring)[..., : self.kv_rank]
         return mixed @ value_up.mT
 
     def _absorbable(self, *, queries: int, keys: int) -> UpWeight | None:

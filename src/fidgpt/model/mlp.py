@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -21,6 +22,7 @@ __all__ = [
     "Activation",
     "GatedMLP",
     "GeGLU",
+    "ScaledSiLU",
     "SquaredReLU",
     "SwiGLU",
     "gated_ffn_dim",
@@ -47,6 +49,16 @@ def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)^2` (Primer, So et al., 2021, arXiv:2109.08668)."""
     return F.relu(x).square()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledSiLU:
+    """`silu(factor * x)`, as in Falcon-H1."""
+
+    factor: float = 1.0
+
+    def __call__(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        return F.silu(x * self.factor)
 
 
 class XIELU(nn.Module):

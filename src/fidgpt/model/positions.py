@@ -19,6 +19,7 @@ __all__ = [
     "OffsetSinusoidalPositions",
     "ReversedRoPE",
     "RoPE",
+    "Rotation",
     "SinusoidalPositions",
     "Tempered",
     "rotary_dim_of",

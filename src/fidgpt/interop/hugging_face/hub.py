@@ -378,7 +378,7 @@ def fitting_member(
             continue
         different = differences(model, built)
         wrong = [f"{one.path} is {one.ours}, there {one.theirs}" for one in different]
-        width, heads = settings["hidden_dim"], settings["num_heads"]
+        width, heads = settings["hidden_dim"], settings.get("num_heads", 1)  # or no attention
         if family.whole_heads and width % heads:  # which transformers' class would reject
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:

@@ -76,7 +76,11 @@ _SEQ_LENS = {
         "deepseek_v3 kimi_k2 phi3 olmoe arcee helium starcoder2 flex_olmo nemotron stablelm "
         "nemotron_h"
     ),
-    8192: "gemma2 vaultgemma gemma cohere cohere2 jais2 cohere2_moe granite_swa modernbert-decoder",
+    8192: (
+        "gemma2 vaultgemma gemma cohere cohere2 jais2 cohere2_moe granite_swa "
+        "modernbert-decoder falcon_h1"
+    ),
+    9216: "emu3_text_model",
     16_384: "persimmon afmoe",
     32_768: (
         "internlm3 qwen2 qwen3 qwen3_moe smollm3 qwen2_moe qwen3_next axk1 minicpm3 "
@@ -88,8 +92,9 @@ _SEQ_LENS = {
         "iquestcoder mistral ministral mixtral gemma3_text youtu gpt_oss cwm ernie4_5 glm glm4 "
         "glm4_moe solar_open mellum minimax ernie4_5_moe hy_v3 llama4_text phimoe laguna"
     ),
+    163_840: "deepseek_v32",
     196_608: "minimax_m2",
-    202_752: "glm4_moe_lite",
+    202_752: "glm4_moe_lite glm_moe_dsa",
     262_144: "ministral3 bamba kolibri1 flint",
     524_288: "seed_oss",
     1_048_576: "kimi_linear",

@@ -2,9 +2,9 @@
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -12,8 +12,8 @@ import fiddle as fdl
 
 from fidgpt import model as library
 from fidgpt.compose.catalogue import project_modules
-from fidgpt.configs.activations import ACTIVATIONS
 from fidgpt.configs.hub import Family
+from fidgpt.configs.readings import READINGS
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
@@ -42,7 +42,7 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
-    *("routed", "llama4", "windowed_mixtures", "recent", "single_branch"),
+    *("routed", "llama4", "windowed_mixtures", "recent", "single_branch", "falcon_h1"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     {  # a module may import one of another module
@@ -88,19 +88,22 @@ _ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text 
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen4": "table of the tensors of Qwen 4",
+    "qwen4": "embedding of n-grams, nor one of each layer (Qwen 4)",
+    "axk2": "norm with a gate (A.X K2)",
+    "dbrx": "clipping of queries, keys and values (DBRX)",
+    "hy_v4": "hyper-connections (DeepSeek V4)",
+    "mimo_v2": "values of another size than keys (MiMo V2)",
+    "minimax_m3": "indexer beside grouped queries (MiniMax M3)",
+    "mllama": "attention to images (Llama 3.2)",
     "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "zamba": "attention that layers share at some depths (Zamba)",
-    "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
     "zaya": "attention with convolutions (Zaya)",
-    "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
-    "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
-    "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
+    "deepseek_v4": "compressed sparse attention (DeepSeek V4)",
     "gemma3n": "embedding of each layer (Gemma 3n)",
     "gemma4": "embedding of each layer (Gemma 3n)",
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
@@ -482,103 +485,3 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     if is_free and found.get("window") is None:
         found.pop("window", None)
     return found
-
-
-def _each(model: Any, name: str) -> list[Any]:
-    """Return an attribute of every layer's attention; None where it has none."""
-    return [getattr(block.attention, name, None) for block in model.blocks]
-
-
-def _rope_of(model: Any) -> Any:
-    """Return the RoPE of the first layer without a window, or of the first that has one."""
-    ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
-    found = [(window is not None, getattr(rope, "rotation", rope)) for window, rope in ropes]
-    return next(rope for _, rope in sorted(found, key=itemgetter(0)) if rope is not None)
-
-
-def _mixtures(model: Any) -> dict[int, Any]:
-    return {i: block.mlp for i, block in enumerate(model.blocks) if hasattr(block.mlp, "experts")}
-
-
-def _mixture(model: Any) -> Any:
-    return next(iter(_mixtures(model).values()))
-
-
-def _num_kv_heads(model: Any) -> int:
-    attention = model.blocks[0].attention
-    is_latent = isinstance(attention, library.LatentAttention)  # has a key for every head
-    return attention.num_heads if is_latent else attention.num_kv_heads
-
-
-def _input_of(attention: Any) -> Any:
-    """Return a projection that has a bias if those of the input have."""
-    return getattr(attention, "key", attention.out)
-
-
-def _expert_width(model: Any) -> int:
-    return _mixture(model).experts.down.shape[2]
-
-
-def _shared_width(model: Any) -> int:
-    shared = _mixture(model).shared
-    return 0 if shared is None else shared.up.out_features
-
-
-def _dense_width(model: Any) -> int:
-    """Return the width of an MLP; where every layer is a mixture, that of an expert."""
-    dense = (block.mlp.up.out_features for block in model.blocks if hasattr(block.mlp, "up"))
-    return next(dense, None) or _expert_width(model)
-
-
-def _activation(model: Any) -> str | None:
-    """Return the name of the activation of plain MLPs."""
-    found = model.blocks[0].mlp.activation
-    return next((name for name, function in ACTIVATIONS.items() if function is found), None)
-
-
-def _score_cap(model: Any) -> float | None:
-    scores = model.blocks[0].attention.scores
-    return next((one.cap for one in scores if isinstance(one, library.Softcap)), None)
-
-
-# How to read a setting from a model: a path in it, or a function of it.
-READINGS: Mapping[str, str | Callable[[Any], Any]] = {
-    "hidden_dim": lambda model: model.embedding.weight.shape[1],
-    "vocab_size": lambda model: model.embedding.weight.shape[0],
-    "num_layers": lambda model: len(model.blocks),
-    "num_heads": "blocks.0.attention.num_heads",
-    "num_kv_heads": _num_kv_heads,
-    "head_dim": "blocks.0.attention.head_dim",
-    "ffn_dim": _dense_width,
-    "eps": "norm.eps",
-    "tied": lambda model: model.unembedding.weight is model.embedding.weight,
-    "theta": lambda model: float(_rope_of(model).theta),
-    "scaling": lambda model: _rope_of(model).scaling,
-    "activation": _activation,
-    "embedding_scale": "embedding.scale",
-    "score_scale": "blocks.0.attention.scale",
-    "branch_scale": "blocks.0.branch_scale",
-    "logit_scale": "unembedding.scale",
-    "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
-    "rotary_share": lambda model: _rope_of(model).rotary_dim / _rope_of(model).head_dim,
-    "attention_bias": lambda model: _input_of(model.blocks[0].attention).bias is not None,
-    "attention_out_bias": lambda model: model.blocks[0].attention.out.bias is not None,
-    "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
-    "window": lambda model: next(filter(None, _each(model, "window")), None),
-    "layer_types": lambda model: [SLIDING if one else FULL for one in _each(model, "window")],
-    "score_cap": _score_cap,
-    "logit_cap": "unembedding.softcap",
-    "num_experts": lambda model: _mixture(model).num_experts,
-    "top_k": lambda model: _mixture(model).router.top_k,
-    "normalize": lambda model: _mixture(model).router.normalize,
-    "expert_ffn_dim": _expert_width,
-    "num_shared": lambda model: _shared_width(model) // _expert_width(model),
-    "first_dense": lambda model: next(iter(_mixtures(model)), len(model.blocks)),
-    "num_groups": lambda model: getattr(_mixture(model).router.groups, "num_groups", 1),
-    "top_groups": lambda model: getattr(_mixture(model).router.groups, "top_groups", 1),
-    "route_scale": lambda model: _mixture(model).router.scale,
-    "rope_head_dim": "blocks.0.attention.rope_head_dim",
-    "value_head_dim": "blocks.0.attention.value_head_dim",
-    "kv_rank": "blocks.0.attention.kv_rank",
-    "query_rank": lambda model: getattr(model.blocks[0].attention.query_down, "out_features", None),
-}

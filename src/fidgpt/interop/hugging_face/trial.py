@@ -72,9 +72,8 @@ def _propose(path: Path) -> Iterator[str]:
         if member is nearest
     )
     yield f"# {kind} is no family of fidgpt. The nearest table, with {len({*wrong})} misfits:"
-    yield "from dataclasses import replace"
     yield f"from {module} import {name}"
-    yield f"HUB = replace({name}, model_type={kind!r}, architecture={architecture!r})"
+    yield f"HUB = {name}.near({kind!r}, architecture={architecture!r})"
     yield from (f"# {line}" for line in dict.fromkeys(wrong))
     if not wrong:
         yield "# All keys and tensors fit. Offer it as in docs/models.md, then compare logits."

@@ -1,5 +1,6 @@
 """Mamba 2: state spaces whose decay is one number for each head."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -38,7 +39,9 @@ class Mamba2(nn.Module):
       state_dim: dimensions of queries and keys.
       filter_size: length of the convolution in tokens.
       min_timestep: smallest timestep.
-      eps: added to the mean of squares of a group.
+      eps: added to the mean of squares of a group; None for no norm (Falcon-H1).
+      factors: of the outputs of some projections, by the names `gate`, `value`, `key`, `query` and
+        `timestep`.
       recurrence: computes the states.
       linear: makes the projections.
       bias: adds a bias to the projections.
@@ -63,7 +66,8 @@ class Mamba2(nn.Module):
         state_dim: int = 128,
         filter_size: int = 4,
         min_timestep: float = 0.0,
-        eps: float = 1e-5,
+        eps: float | None = 1e-5,
+        factors: Mapping[str, float] | None = None,
         recurrence: Recurrence = fastest_recurrence,
         linear: LinearFactory = Linear,
         bias: bool = False,
@@ -84,6 +88,7 @@ class Mamba2(nn.Module):
         self.num_groups = num_groups
         self.state_dim = state_dim
         self.min_timestep = min_timestep
+        self.factors = dict(factors or {})
         self.recurrence = recurrence
         values, keys = num_heads * head_dim, num_groups * state_dim
         self.gate = linear(hidden_dim, values, bias=bias, init=init)
@@ -96,14 +101,16 @@ class Mamba2(nn.Module):
         self.query_filter = CausalFilter(keys, size=filter_size, bias=filter_bias)
         self.decay = Decay(num_heads=num_heads)
         self.skip = with_init(nn.Parameter(torch.empty(num_heads)), Constant(1.0))
-        self.norm = GroupRMSNorm(hidden_dim=values, num_groups=num_groups, eps=eps)
+        self.norm: nn.Module = nn.Identity()
+        if eps is not None:
+            self.norm = GroupRMSNorm(hidden_dim=values, num_groups=num_groups, eps=eps)
         self.out = linear(values, hidden_dim, bias=bias, init=out_init or init)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Mix tokens; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
-        projections = (self.query, self.key, self.value, self.timestep)
-        query, key, value, timestep = ctx.whole_rows([project(x) for project in projections])
+        names = ("query", "key", "value", "timestep")
+        query, key, value, timestep = ctx.whole_rows([self._projected(n, x) for n in names])
         rows = ctx.rows
         timestep = self.decay.timestep(timestep).clamp_min(self.min_timestep)
         wide = timestep.dtype
@@ -125,8 +132,13 @@ class Mamba2(nn.Module):
         )
         ctx.keep_state(self, [state])
         mixed = ctx.own(mixed + self.skip.to(wide).unsqueeze(-1) * value).to(x.dtype)
-        gate = F.silu(self.gate(x)).unflatten(-1, (-1, self.head_dim))
+        gate = F.silu(self._projected("gate", x)).unflatten(-1, (-1, self.head_dim))
         return self.out(self.norm(mixed * gate).flatten(2))
+
+    def _projected(self, name: str, x: Stream) -> Tensor:
+        """Return a projection of the stream, times its factor."""
+        out, factor = getattr(self, name)(x), self.factors.get(name, 1.0)
+        return out if factor == 1.0 else out * factor
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the operations of the recurrence in chunks."""
