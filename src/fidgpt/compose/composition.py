@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
@@ -153,6 +153,19 @@ class Composition:
         self.effects.append(Effect(number, text, meant, found, rerun, before))
 
 
+class _Wrong(NamedTuple):
+    """A directive that could not be applied; `position` is how many of the others come before."""
+
+    number: int
+    text: str
+    position: int
+    message: str
+    error: ConfigError
+
+
+_MOST_TRIED = 10  # wrong directives for which other places are tried
+
+
 def compose(
     directives: Sequence[str] = (),
     catalogue: Catalogue | None = None,
@@ -176,6 +189,7 @@ def compose(
     """
     composition = Composition(catalogue or own_catalogue(), base)
     numbered, errors = _with_those_in_files(directives, first, composition)
+    wrong: list[_Wrong] = []
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         composition.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     for number, text in numbered:
@@ -184,11 +198,13 @@ def compose(
                 composition.apply(number, text)
         except ConfigError as error:
             message = f"{error}{_remedy(composition, error, text)}"
-            errors.append((directive_error(number, text, message), error))
+            wrong.append(_Wrong(number, text, len(composition.effects), message, error))
             if composition.config is None:  # all that follow would fail for this reason alone
                 break
-    if not errors:
+    if not errors and not wrong:
         return composition
+    for one, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
+        errors.append((directive_error(one.number, one.text, one.message + where), one.error))
     others = other_errors(composition) if composition.config is not None else []
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
@@ -303,3 +319,25 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
+
+
+def _where_applicable(
+    composition: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
+) -> list[str]:
+    """Return for each wrong directive before or after which of the others it applies, if any."""
+    where, tried = [""] * len(wrong), Composition(composition.catalogue, base)
+    # A pipe, for example, cannot be read again.
+    with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
+        for number in range(len(composition.effects) + 1):
+            for i, one in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
+                is_before = number < one.position
+                if number == one.position or (where[i] and not is_before):
+                    continue
+                with contextlib.suppress(ConfigError):
+                    Composition(composition.catalogue, tried.config).apply(0, one.text)
+                    other = composition.effects[number if is_before else number - 1]
+                    word = "before" if is_before else "after"
+                    where[i] = f"\nIt applies {word} {other.named}."
+            if number < len(composition.effects):
+                tried.apply(number, composition.effects[number].text)
+    return where

@@ -229,7 +229,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     reader = TextReader(root, parts)
     call, found = expressions.parse_call(text), find_parameters(root, selector)
     if (function := reader.part_named(call.name, found[0].hint)) is None:
-        raise reader.no_part(found[0], call.name)
+        raise ConfigError(reader.why_no_part(found[0], selector, text))
     planned: list[Planned] = []
     olds: dict[int, ParameterRef] = {}
     for ref in found:

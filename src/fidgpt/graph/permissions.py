@@ -36,12 +36,21 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
     """Return what differs between a run's graph and the one with which it is resumed.
 
     Raises:
-      ConfigErrors: something may not change; all of it is named.
+      ConfigErrors: something may not change; all of it is named, but of a part that is another
+        one, its arguments are not.
     """
     found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
     refused = [one.change for one in found if one.permission is Permission.NEVER]
-    errors.raise_all([_refusal(change) for change in refused])
+    places = {change.path for change in refused}
+    whole = [change for change in refused if places.isdisjoint(_around(change.path))]
+    errors.raise_all([_refusal(change) for change in whole])
     return found
+
+
+def _around(path: str) -> list[str]:
+    """Return the paths of what holds a parameter, but the root."""
+    ends = [at for at, letter in enumerate(path) if letter in ".[" and at]
+    return [path[:end] for end in ends]
 
 
 def permission_of(root: Any, path: str) -> Permission:

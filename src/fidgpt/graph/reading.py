@@ -142,9 +142,17 @@ class TextReader:
                 fdl.add_tag(part, key, tag)
         return part
 
-    def no_part(self, ref: ParameterRef, name: str) -> ConfigError:
-        """Return the error of a name of no component, with those that fit."""
-        return ConfigError(f"there is no component {name!r}. {self._which_fit(ref, name)}")
+    def why_no_part(self, ref: ParameterRef, selector: str, text: str) -> str:
+        """Return why a text names no part, and what to write in place of it."""
+        name, text = expressions.parse_call(text).name, text.strip()
+        likely = self._which_fit(ref, name)
+        what = f"there is no component {name!r}"
+        with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
+            if not isinstance(values.read_value(text, Any), str):
+                what = f"{text:.60} is a value, not a component"
+                self.read(ref, text)
+                likely = f"set:{selector}={text} sets it."
+        return f"{what}. {likely}"
 
     def _read_unnamed(self, ref: ParameterRef, text: str) -> Any:
         hint = ref.hint
@@ -194,7 +202,8 @@ class TextReader:
                 return None  # a value whose name has dots, such as torch.float32
             raise
         if function is None and not (is_bare or takes_text or formulas.means_formula(text, hint)):
-            raise self.no_part(ref, call[1])
+            likely = self._which_fit(ref, call[1])
+            raise ConfigError(f"there is no component {call[1]!r}. {likely}")
         return function
 
     def _unfitting(self, ref: ParameterRef, text: str, function: Any = None) -> _Unfitting:
