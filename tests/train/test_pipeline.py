@@ -2,6 +2,7 @@
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fiddle as fdl
@@ -19,6 +20,7 @@ from fidgpt.parallel.pipeline_schedule import Schedule, most_kept, timeline
 from fidgpt.plan import cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
+from fidgpt.train.pipeline_passes import StagePasses
 
 SCHEDULES = [
     *("gpipe", "1f1b", "interleaved", "breadth_first", "zero_bubble"),
@@ -171,6 +173,18 @@ def test_features_of_ones_own_cannot_be_cut(cfg: fdl.Config) -> None:
     cfg.model = graph.swapped(cfg.model, Own)
     with pytest.raises((ConfigError, ConfigErrors), match="Own computes its features in a way"):
         build_trainer(piped(cfg, pipeline=2))
+
+
+def test_a_stream_of_another_format_is_refused() -> None:
+    """Torch would receive the bytes of one format as those of another."""
+    passes: Any = SimpleNamespace(
+        _is_sent=lambda kind, before: True,
+        _outgoing={("F", 0, 0): torch.zeros(1, 4, 8, dtype=torch.bfloat16)},
+        _pipeline=SimpleNamespace(peer=lambda stage: 1),
+        _empty=lambda stage, number: torch.empty(1, 4, 8),
+    )
+    with pytest.raises(ValueError, match=r"in torch\.bfloat16, and the next one expects .*float32"):
+        StagePasses._send(passes, "F", 0, 0)
 
 
 def test_the_summary_lists_stages(cfg: fdl.Config) -> None:

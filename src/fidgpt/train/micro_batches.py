@@ -132,7 +132,6 @@ class BatchShares:
             self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
             self._real_counts = {key: fused.sum(value) for key, value in self._num_real.items()}
         self._counted: Sequence[Handle] = ()
-        self._stage = 0  # of a pipeline, whose layers are those that report
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
@@ -179,10 +178,10 @@ class BatchShares:
         """Count it over some processes, while others count something else."""
         self.counted = processes.all_reduce(self._counts_of(objective))
 
-    def of_stage(self, stage: int, counted: slice) -> "BatchShares":
-        """Return the same batch for the layers of a stage, which report some of the counts."""
+    def of_stage(self, counted: slice) -> "BatchShares":
+        """Return the same batch for some layers, which report some of what was counted."""
         shares = copy.copy(self)
-        vars(shares).update(counted=self.counted[counted], _stage=stage, _totals=None)
+        vars(shares).update(counted=self.counted[counted], _totals=None)
         return shares
 
     def _counts_of(self, objective: NextToken) -> Counts:
@@ -212,11 +211,9 @@ class BatchShares:
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
             if (sharing := self.parallel.places.rows).size > 1:
-                # Parts of sequences may be of unequal lengths, which all steps share.
-                window = self.micro_batches[0].batch.tokens.shape[1]
-                key, each = (window, self._stage, len(fixed)), [n // many for n in fixed]
-                of_row = self.parallel.sums_of_shapes(key, each)
-                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+                device = self.parallel.device  # parts of sequences may be of unequal lengths
+                own = [torch.full((), n // many, dtype=torch.int64, device=device) for n in fixed]
+                totals = [n * self.rows_of_all // sharing.size for n in sharing.all_reduce(own)]
             self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 

@@ -80,7 +80,7 @@ class StagePasses:
         for stage in self._pipeline.stages.own(self._pipeline.axis.rank):
             end = begin + counted.get(stage, 0)
             own = slice(begin, end) if self._model.counts_computed else slice(None)
-            shares[stage], begin = self._batch.of_stage(stage, own), end
+            shares[stage], begin = self._batch.of_stage(own), end
         return shares
 
     def _trained_before(self) -> list[bool]:
