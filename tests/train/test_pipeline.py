@@ -1,6 +1,7 @@
 """Pipelines: their schedules, how models are cut, and steps on four processes beside one."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -193,6 +194,30 @@ def test_the_summary_lists_stages(cfg: fdl.Config) -> None:
     assert plan.layers == (((0, 1),), ((1, 2),))
     assert plan.memory[0].total > plan.memory[1].total > 0
     assert 0 < plan.bubble / plan.step < 0.5
+
+
+class OwnLayers(Transformer):
+    """A model that calls its layers in a way of its own."""
+
+    def layers(self, x: Any, ctx: Any, begin: int, end: int) -> Any:
+        return super().layers(x, ctx, begin, end)
+
+
+def use_own_layers(cfg: fdl.Config) -> None:
+    cfg.model = graph.swapped(cfg.model, OwnLayers)
+
+
+@pytest.mark.parametrize("change", [fiddlers.use_mtp, use_own_layers])
+def test_models_that_change_what_is_around_layers_are_planned(
+    cfg: fdl.Config, change: Callable[[fdl.Config], None]
+) -> None:
+    change(cfg)
+    cfg.model.num_layers = 4
+    plan = facts_of(build_trainer(piped(cfg, pipeline=2)), cluster_named("h100x2")).plan
+    ((begin, middle),), ((same, end),) = plan.layers
+    assert (begin, end) == (0, 4) and middle == same
+    if change is fiddlers.use_mtp:  # the prediction counts for the last stage
+        assert middle > 2
 
 
 @pytest.fixture(scope="module")
