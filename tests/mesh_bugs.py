@@ -7,7 +7,7 @@ or made twice.
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from fidgpt.parallel import Mesh, experts, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.places import Places
-from fidgpt.placement import Split, shards_of
+from fidgpt.placement import Split, held, holders_of, shards_of
 from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -144,6 +144,28 @@ def use_own_experts(cfg: fdl.Config) -> None:
 def tied_table_of_one_stage() -> AbstractContextManager[object]:
     """Leave the gradient of a table as each stage has it."""
     return patch.object(gradients, "_sum_over_holders", lambda parameters: None)
+
+
+def tied_table_twice() -> AbstractContextManager[object]:
+    """Count the gradient of a table that two stages have on both of them."""
+    right = gradients._sum_over_holders
+
+    def wrong(parameters: Sequence[nn.Parameter]) -> None:
+        right(parameters)
+        for parameter in parameters:
+            if any(len(holders.ranks) > 1 for holders in holders_of(parameter)):
+                held(parameter.grad).mul_(2)
+
+    return patch.object(gradients, "_sum_over_holders", wrong)
+
+
+def weighed_by_rows() -> AbstractContextManager[object]:
+    """Weigh each micro-batch by its rows, whatever number of its targets count."""
+
+    def of_rows(share: PassShare) -> float:
+        return len(share._micro_batch.batch.tokens) / share._batch.num_rows
+
+    return patch.object(PassShare, "of_targets", property(of_rows))
 
 
 @contextlib.contextmanager
@@ -325,6 +347,12 @@ BUGS: dict[str, Bug] = {
         tied_table_of_one_stage,
         r"embedding\.weight",
         NOT_A_MULTIPLE,
+    ),
+    "tied table is counted twice": Bug(
+        "gemma3_1b", {"pipeline": 2}, tied_table_twice, r"embedding\.weight", "2: summed twice over"
+    ),
+    "a micro-batch is weighed by its rows": Bug(
+        "llama3_2_1b", {"pipeline": 2}, weighed_by_rows, ALL, NOT_A_MULTIPLE
     ),
     "a stage has a norm of its own": Bug(
         "llama3_2_1b",

@@ -143,7 +143,7 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "pipeline_context": pipeline("interleaved", context=2),
     },
     8: {
-        "shard_expert": mesh(shard=8, expert=4),
+        "shard_expert": mesh(shard=4, context=2, expert=4),
         "tensor_expert": mesh(shard=4, tensor=2, expert=4),
         "everything_expert": mesh(replicate=2, shard=2, context=2, expert=2),
         "pipeline_shard_tensor": with_experts(pipeline("interleaved", shard=2, tensor=2), 2),
@@ -571,6 +571,11 @@ def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> Callabl
     return leave
 
 
+def patience(num_cases: int) -> float:
+    """Return the seconds after which so many cases have hung, on a machine that is busy."""
+    return 1800 + 10 * num_cases
+
+
 def main(path: Path, number: int, cases: list[str]) -> None:
     """Leave what every case gives each of so many processes, in a file of each.
 
@@ -600,9 +605,10 @@ def main(path: Path, number: int, cases: list[str]) -> None:
     def leave(calls: Mapping[str, Callable[[], Any]], name: str) -> None:
         torch.save({case: call() for case, call in calls.items()}, path / f"{name}.pt")
 
+    seconds = patience(len(cases))
     if alone:
-        run_ranks(1, partial(leave, alone, "alone"), seconds=1800)
-    run_ranks(number, lambda: leave(made, f"rank{dist.get_rank()}"), seconds=1800)
+        run_ranks(1, partial(leave, alone, "alone"), seconds=seconds)
+    run_ranks(number, lambda: leave(made, f"rank{dist.get_rank()}"), seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -296,18 +296,18 @@ def kind_of(module: nn.Module) -> str:
 def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, list[int]]]:
     """Let a transformer have one block of each kind, under its name, inside the context.
 
+    It has all of them if it changes how they are called.
+
     Yields:
       The layers of the kind of each; empty for other models, which stay whole.
     """
-    plain = ("features", "enter", "layers", "leave")
-    if not isinstance(model, Transformer) or any(
-        getattr(type(model), name) is not getattr(Transformer, name) for name in plain
-    ):
+    if not isinstance(model, Transformer) or type(model).features is not Transformer.features:
         yield {}
         return
-    blocks, indices = model.blocks, dict[str, list[int]]()
+    kind = kind_of if type(model).layers is Transformer.layers else id
+    blocks, indices = model.blocks, dict[str | int, list[int]]()
     for index, block in enumerate(blocks):
-        indices.setdefault(kind_of(block), []).append(index)
+        indices.setdefault(kind(block), []).append(index)
     model.blocks = nn.ModuleList()
     for first, *_ in indices.values():
         model.blocks.add_module(str(first), blocks[first])

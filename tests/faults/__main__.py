@@ -45,7 +45,7 @@ def main() -> int:
     if options.elastic:
         world = ElasticWorld(folder, options.variant)
     elif options.machines:
-        world = MachineWorld(folder)
+        world = MachineWorld(folder, options.variant)
     elif options.sweeps:
         world = SweepWorld(folder)
     else:

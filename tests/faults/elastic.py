@@ -33,10 +33,14 @@ REDONE = (
 RENDEZVOUS = "is_host=0,last_call_timeout=6,keep_alive_interval=4,keep_alive_max_attempt=3"
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 IN_MEMORY = "shards, saved in memory"
+PIPELINES, EXPERTS = "replicas of pipelines", "shards of experts"
+PAIRS = (PIPELINES, EXPERTS)  # meshes that take two processes of each node
 MESHES = {
     "replicas": [],
     "shards": ["fiddler:use_mesh(shard=-1)", "set:micro_batch_size=1"],
     "replicas of shards": ["fiddler:use_mesh(replicate=-1)", "fiddler:use_moe"],
+    PIPELINES: ["fiddler:use_mesh(replicate=-1, pipeline=2)", "set:micro_batch_size=1"],
+    EXPERTS: ["fiddler:use_mesh(shard=-1, expert=2)", "fiddler:use_moe(num_experts=4)"],
     IN_MEMORY: [
         "fiddler:use_mesh(shard=-1)",
         "set:micro_batch_size=1",
@@ -100,6 +104,7 @@ class ElasticCase(Case):
 
     Args:
       num_nodes: with which it begins.
+      per_node: processes of each of them.
 
     Attributes:
       loses_little: whether few steps may be taken again.
@@ -107,8 +112,9 @@ class ElasticCase(Case):
       place: keeps what they agree on.
     """
 
-    def __init__(self, *arguments: Any, num_nodes: int) -> None:
+    def __init__(self, *arguments: Any, num_nodes: int, per_node: int) -> None:
         super().__init__(*arguments)
+        self._per_node = per_node
         self.events = self.folder / "events"
         self.events.mkdir()
         self.nodes: dict[int, Process] = {}
@@ -129,7 +135,7 @@ class ElasticCase(Case):
         number = min(set(range(1, MOST_NODES + 1)) - {*self.nodes})
         flags = [
             f"--nnodes=1:{MOST_NODES}",
-            "--nproc-per-node=1",
+            f"--nproc-per-node={self._per_node}",
             "--max-restarts=20",
             "--rdzv-backend=c10d",
             f"--rdzv-endpoint=127.0.0.1:{self._port}",
@@ -183,10 +189,14 @@ class ElasticCase(Case):
 
         def is_there() -> bool:
             reached = (self.events / f"{step:02d}.reached").exists()
-            return reached and self.worlds()[-1] == len(self.nodes)
+            return reached and self.is_complete()
 
         if not self.until(is_there):
             raise Wrong(f"step {step} is not reached:\n{self._outputs()}")
+
+    def is_complete(self) -> bool:
+        """Whether all processes of all nodes take steps."""
+        return self.worlds()[-1] == self._per_node * len(self.nodes)
 
     def until(self, is_so: Callable[[], bool]) -> bool:
         """Wait until something is so, or all nodes have ended; return whether it is."""
@@ -227,8 +237,12 @@ class ElasticCase(Case):
 
 
 def rows_of(run: Path) -> dict[str, Any]:
-    """Return the rows of a run, by step."""
-    return {str(row["step"]): reproducible(row) for row in read_rows(run / "metrics.jsonl")}
+    """Return the rows of a run, by step, without what is of the processes that share experts."""
+    rows = [reproducible(row) for row in read_rows(run / "metrics.jsonl")]
+    return {
+        str(row["step"]): {key: value for key, value in row.items() if "rank_load" not in key}
+        for row in rows
+    }
 
 
 def differences(found: Any, expected: Any, where: str = "") -> list[str]:
@@ -262,7 +276,7 @@ def is_taken_away(case: ElasticCase) -> None:
 def joins(case: ElasticCase) -> None:
     """A node comes; the step ends when all others know."""
     case.join()
-    case.until(lambda: case.worlds()[-1] == len(case.nodes))
+    case.until(case.is_complete)
 
 
 def changed(case: ElasticCase, *actions: Action) -> None:
@@ -335,10 +349,11 @@ class ElasticWorld(World):
         if mesh not in self._known:
             changes = [*COMMON, *MESHES[mesh]]
             arguments = [*self.commands["plain"], *(f"--config={one}" for one in changes)]
+            alone = [one for one in arguments if mesh not in PAIRS or "use_mesh" not in one]
             path = self.folder / "undisturbed" / mesh.replace(" ", "-")
             path.mkdir(parents=True)
             process = Process(
-                [*arguments, f"--run_dir={path}/run"],
+                [*alone, f"--run_dir={path}/run"],
                 output=path / "output",
                 environment={"MEMORY": f"{path}/memory"},
             )
@@ -347,6 +362,11 @@ class ElasticWorld(World):
         return self._known[mesh]
 
     def case(self, kind: str, number: int, draw: random.Random) -> ElasticCase:
-        known = self._undisturbed(self._mesh or draw.choice(sorted(MESHES)))
-        num_nodes = 3 if kind in ("two nodes die",) else 2
-        return ElasticCase(known, self.folder / f"case-{number}", draw, num_nodes=num_nodes)
+        mesh = self._mesh or draw.choice(sorted(MESHES))
+        return ElasticCase(
+            self._undisturbed(mesh),
+            self.folder / f"case-{number}",
+            draw,
+            num_nodes=3 if kind == "two nodes die" else 2,
+            per_node=2 if mesh in PAIRS else 1,
+        )

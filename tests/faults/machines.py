@@ -35,6 +35,13 @@ _MEMORY = "fidgpt.train.checkpoints.memory:MemoryCheckpoints"
 WRITE, RECOVER = f"{_MEMORY}._write", f"{_MEMORY}.recover"
 _CALLS = {**AMOUNTS["calls"], WRITE: 60}  # or changes of the disk; less than there are
 _PARAMETERS = ("embedding.weight", "norm.weight", "blocks.1.mlp.up.weight")
+FLIPS = "a bit flips"
+REPLICAS = "replicas"
+MESHES = {
+    REPLICAS: [],
+    "pipeline": ["fiddler:use_mesh(pipeline=2)", "set:micro_batch_size=1"],
+    "experts": ["fiddler:use_moe(num_experts=4)", "fiddler:use_mesh(shard=2, expert=2)"],
+}
 Loss = Callable[["MachineCase"], None]
 
 
@@ -166,7 +173,7 @@ KINDS: Kinds = {
     "a machine lost": kind(4, struck, machine),
     "both copies damaged": kind(4, struck, both, most=MOST_REDONE + 1),
     "all memory lost": kind(2, struck, all_of_it, most=STEPS),
-    "a bit flips": kind(4, flipped),
+    FLIPS: kind(4, flipped),
 }
 
 
@@ -175,23 +182,33 @@ class MachineWorld(World):
 
     Args:
       folder: empty; all lies in it.
+      mesh: how the work is shared in all cases; drawn by default; bits flip in replicas.
     """
 
     kinds: Kinds = KINDS
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mesh: str | None = None) -> None:
         super().__init__(folder, megabytes=16)
         self.has_small_disk = True  # no case needs one
-        plain = self.commands["plain"]
-        warm_up([*plain, f"--run_dir={folder / 'warm'}"])
-        memory = 'fiddler:use_memory_checkpoints(every=1, folder="$MEMORY", keep_last=2)'
-        # One that dies while processes connect is missed after a tenth of the timeout.
-        settings = ["checkpoints.every=None", "parallel.timeout=100"]
-        changes = [*(f"set:{one}" for one in settings), memory]
-        arguments = [*plain, *(f"--config={change}" for change in changes)]
-        first = MachineCase(Known(arguments, {}), folder / "undisturbed", random.Random(0))
-        require_status(first.start(), 0)
-        self._known = Known(arguments, result_of(first.run))
+        warm_up([*self.commands["plain"], f"--run_dir={folder / 'warm'}"])
+        self._mesh = mesh
+        self._known: dict[str, Known] = {}
+
+    def _undisturbed(self, mesh: str) -> Known:
+        """Run it on two machines, once."""
+        if mesh not in self._known:
+            memory = 'fiddler:use_memory_checkpoints(every=1, folder="$MEMORY", keep_last=2)'
+            # One that dies while processes connect is missed after a tenth of the timeout.
+            settings = ["set:checkpoints.every=None", "set:parallel.timeout=100"]
+            changes = [*MESHES[mesh], *settings, memory]
+            arguments = [*self.commands["plain"], *(f"--config={change}" for change in changes)]
+            path = self.folder / f"undisturbed-{mesh}"
+            first = MachineCase(Known(arguments, {}), path, random.Random(0))
+            require_status(first.start(), 0)
+            self._known[mesh] = Known(arguments, result_of(first.run))
+        return self._known[mesh]
 
     def case(self, kind: str, number: int, draw: random.Random) -> MachineCase:
-        return MachineCase(self._known, self.folder / f"case-{number}", draw)
+        # In replicas each process has every parameter.
+        mesh = REPLICAS if kind == FLIPS else self._mesh or draw.choice(sorted(MESHES))
+        return MachineCase(self._undisturbed(mesh), self.folder / f"case-{number}", draw)

@@ -9,19 +9,20 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
+import torch.distributed as dist
 from forked import Python
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, model, tags, train
-from fidgpt.graph import ConfigError
-from fidgpt.model.init import with_init
 from fidgpt.parallel import (
     Mesh,
     MeshParallel,
+    ParallelError,
     TensorParallel,
     chunks,
+    data_parallel,
 )
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
@@ -94,27 +95,13 @@ def test_an_axis_without_a_part_is_refused() -> None:
         MeshParallel(Mesh(tensor=2))
 
 
-def test_a_part_of_an_axis_that_the_mesh_does_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"others=\['tenzor'\] are no axes .* context, tensor"):
-        MeshParallel(Mesh(), others={"tenzor": TensorParallel()})
+def test_a_process_that_ends_while_others_connect_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def connect(*mesh: Any, **options: Any) -> None:
+        raise dist.DistError("Failed to recv, got 0 bytes.")
 
-
-class Scaled(model.SwiGLU):
-    """An MLP with a number of its own."""
-
-    def __init__(self, *, hidden_dim: int, ffn_dim: int | None = None) -> None:
-        super().__init__(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
-        self.scale = with_init(nn.Parameter(torch.empty(())), model.Constant(1.0))
-
-
-@pytest.mark.parametrize("size", [2, -1])
-def test_a_number_cannot_be_sharded(cfg: fdl.Config, size: int) -> None:
-    cfg.batch_size = 4
-    graph.swap_all(cfg.model, model.SwiGLU, by=Scaled)
-    build_trainer(cfg)
-    fiddlers.use_mesh(cfg, shard=size)
-    with pytest.raises(ConfigError, match=r"blocks\.0\.mlp\.scale.* give it the shape .1."):
-        build_trainer(cfg)
+    monkeypatch.setattr(data_parallel, "places_on", connect)
+    with pytest.raises(ParallelError, match="another process of the run is gone: Failed to recv"):
+        MeshParallel(Mesh()).__enter__()
 
 
 class Own(nn.Module):

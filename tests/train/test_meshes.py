@@ -69,7 +69,7 @@ USUAL = {
         *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
         *("mixture/replicate_ulysses", "llama/replicate_shard"),
         *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),
-        "gpt_oss+4/pipeline_context",
+        *("gpt_oss+4/pipeline_context", "deepseek_mtp+4/pipeline_context"),
     ],
     8: ["deepseek_v3+4/pipeline_shard_tensor", "gemma3+4/pipeline_context_tensor"],
 }
@@ -97,7 +97,7 @@ def load(path: Path) -> dict[str, Any]:
 def on_ranks(number: int, cases: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """What each of so many processes computes."""
     process = Python(SCRIPT, folder, str(number), *cases, output=folder / "output")
-    assert process.end(seconds=2000) == 0, process.output[-3000:]
+    assert process.end(seconds=2.5 * meshes.patience(len(cases))) == 0, process.output[-3000:]
     assert "Warning" not in process.output, process.output
     return [load(folder / f"rank{rank}.pt") for rank in range(number)]
 

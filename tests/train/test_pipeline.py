@@ -1,7 +1,9 @@
 """Pipelines: their schedules, how models are cut, and steps on four processes beside one."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fiddle as fdl
@@ -19,6 +21,7 @@ from fidgpt.parallel.pipeline_schedule import Schedule, most_kept, timeline
 from fidgpt.plan import cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
+from fidgpt.train.pipeline_passes import StagePasses
 
 SCHEDULES = [
     *("gpipe", "1f1b", "interleaved", "breadth_first", "zero_bubble"),
@@ -173,12 +176,48 @@ def test_features_of_ones_own_cannot_be_cut(cfg: fdl.Config) -> None:
         build_trainer(piped(cfg, pipeline=2))
 
 
+def test_a_stream_of_another_format_is_refused() -> None:
+    """Torch would receive the bytes of one format as those of another."""
+    passes: Any = SimpleNamespace(
+        _is_sent=lambda kind, before: True,
+        _outgoing={("F", 0, 0): torch.zeros(1, 4, 8, dtype=torch.bfloat16)},
+        _pipeline=SimpleNamespace(peer=lambda stage: 1),
+        _empty=lambda stage, number: torch.empty(1, 4, 8),
+    )
+    with pytest.raises(ValueError, match=r"in torch\.bfloat16, and the next one expects .*float32"):
+        StagePasses._send(passes, "F", 0, 0)
+
+
 def test_the_summary_lists_stages(cfg: fdl.Config) -> None:
     trainer = build_trainer(piped(cfg, pipeline=2))
     plan = facts_of(trainer, cluster_named("h100x2")).plan
     assert plan.layers == (((0, 1),), ((1, 2),))
     assert plan.memory[0].total > plan.memory[1].total > 0
     assert 0 < plan.bubble / plan.step < 0.5
+
+
+class OwnLayers(Transformer):
+    """A model that calls its layers in a way of its own."""
+
+    def layers(self, x: Any, ctx: Any, begin: int, end: int) -> Any:
+        return super().layers(x, ctx, begin, end)
+
+
+def use_own_layers(cfg: fdl.Config) -> None:
+    cfg.model = graph.swapped(cfg.model, OwnLayers)
+
+
+@pytest.mark.parametrize("change", [fiddlers.use_mtp, use_own_layers])
+def test_models_that_change_what_is_around_layers_are_planned(
+    cfg: fdl.Config, change: Callable[[fdl.Config], None]
+) -> None:
+    change(cfg)
+    cfg.model.num_layers = 4
+    plan = facts_of(build_trainer(piped(cfg, pipeline=2)), cluster_named("h100x2")).plan
+    ((begin, middle),), ((same, end),) = plan.layers
+    assert (begin, end) == (0, 4) and middle == same
+    if change is fiddlers.use_mtp:  # the prediction counts for the last stage
+        assert middle > 2
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,16 @@ import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model.quantized import require_copies
-from fidgpt.parallel.axes import AxisPart, MeshSizes, Weights
+from fidgpt.parallel.axes import AxisPart, MeshSizes
 from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import places_on, single_process_places
 from fidgpt.parallel.sharding import shard_fully, without_reduction
@@ -92,7 +92,6 @@ class DataParallel:
         self._joined: list[bool] = []
         self._group: dist.ProcessGroup | None = None  # see __exit__
         self.places = single_process_places(Mesh())
-        self._sums_of_shapes: dict[Hashable, Sequence[Tensor]] = {}
 
     def layout(self, world_size: int) -> MeshSizes:
         """Return the mesh of so many processes.
@@ -122,8 +121,6 @@ class DataParallel:
                     "divided, and a step that passes micro-batches from one to the next "
                     "(PipelineStep, fiddler:use_pipeline)."
                 )
-            if axis.weights is Weights.SHARDS and size != 1:
-                _require_dimensions(model, axis.name)
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
@@ -198,12 +195,16 @@ class DataParallel:
         except ValueError as error:
             self.__exit__(ParallelError, None, None)
             raise ParallelError(str(error)) from error
-        self.places = places_on(
-            mesh,
-            parts=frozenset(self._used(mesh)),
-            device_type=self.device.type,
-            timeout=self.timeouts.collective,
-        )
+        try:
+            self.places = places_on(
+                mesh,
+                parts=frozenset(self._used(mesh)),
+                device_type=self.device.type,
+                timeout=self.timeouts.collective,
+            )
+        except RuntimeError as error:  # of processes that connect, one has ended
+            self.__exit__(type(error), error, None)
+            raise
         return self
 
     def _join(self) -> None:
@@ -244,7 +245,6 @@ class DataParallel:
                 here.leave()
         if not self._joined:
             self.places = single_process_places(Mesh())
-            self._sums_of_shapes.clear()
         if reason:
             raise ParallelError(reason) from lost
         if kind is None and lost is not None:
@@ -329,18 +329,6 @@ class DataParallel:
             self.world, tokens=self.tokens, is_first_copy=places.is_first, device=self.device
         )
 
-    def sums_of_shapes(self, shape: Hashable, numbers: Sequence[int]) -> Sequence[Tensor]:
-        """Return the sums of numbers over those that share rows, by one all-reduce for each shape.
-
-        Args:
-          shape: on which the numbers depend, and nothing else; the same on all processes.
-          numbers: of this process.
-        """
-        if shape not in self._sums_of_shapes:
-            own = [torch.full((), n, dtype=torch.int64, device=self.device) for n in numbers]
-            self._sums_of_shapes[shape] = self.places.rows.all_reduce(own)
-        return self._sums_of_shapes[shape]
-
     def require_same(self, values: Mapping[str, str]) -> None:
         """Raise if processes differ in these values.
 
@@ -378,8 +366,7 @@ class MeshParallel(DataParallel):
       timeout: seconds that processes wait for each other; see `DataParallel`.
 
     Raises:
-      ValueError: an axis that divides weights or sequences has several processes and no part, or
-        a part is for an axis that the mesh does not have.
+      ValueError: an axis that divides weights or sequences has several processes and no part.
       ParallelError: the processes do not fill the mesh; raised when they join.
     """
 
@@ -396,11 +383,6 @@ class MeshParallel(DataParallel):
     ) -> None:
         super().__init__(device=device, timeout=timeout)
         self.mesh = mesh
-        if unknown := [name for name in others or () if name not in mesh.sizes]:
-            raise ValueError(
-                f"others={unknown} are no axes of the mesh, which has {', '.join(mesh.sizes)}: "
-                "name one of these, or add a field made by axis_size to the mesh."
-            )
         parts = {"tensor": tensor, "context": context, "expert": expert, **(others or {})}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
@@ -411,15 +393,6 @@ class MeshParallel(DataParallel):
                     f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
                     f"and {axis.name} is None: set one, or a size of 1."
                 )
-
-
-def _require_dimensions(model: nn.Module, axis: str) -> None:
-    """Raise ValueError if a parameter is a single number, which FSDP cannot shard."""
-    if numbers := [path for path, parameter in model.named_parameters() if not parameter.dim()]:
-        raise ValueError(
-            f"{axis} divides weights, and {', '.join(numbers)} of shape [] has no dimension to "
-            "divide: give it the shape [1], as torch.empty(1)."
-        )
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

@@ -178,53 +178,35 @@ def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: 
     No layer next to a cut could move to make its two stages more alike.
 
     Args:
-      layers: cost of each layer.
+      layers: cost of each layer, a whole number.
       first: cost of what the first stage computes besides.
       last: cost of what the last stage computes besides, which may have no layer.
       num_stages: at most one more than there are layers.
     """
-
-    def counts_within(limit: float) -> list[int] | None:
-        counts, left = [0] * num_stages, len(layers)
-        for stage in reversed(range(num_stages)):
-            cost = last * (stage == num_stages - 1) + first * (stage == 0)
-            while left > stage and cost + layers[left - 1] <= limit:
-                cost, left = cost + layers[left - 1], left - 1
-                counts[stage] += 1
-            if cost > limit or (not counts[stage] and stage < num_stages - 1):
-                return None
-        return None if left else counts
-
-    low, high = 0.0, 2 * (sum(layers) + first + last) + 1.0
-    for _ in range(64):
-        middle = (low + high) / 2
-        low, high = (low, middle) if counts_within(middle) else (middle, high)
-    counts = counts_within(high)
-    assert counts is not None
-    costs = _costs(counts, layers, first, last)
-    while (move := _better(counts, costs, layers)) is not None:
-        counts[move[0]], counts[move[1]] = counts[move[0]] - 1, counts[move[1]] + 1
-        costs = _costs(counts, layers, first, last)
-    return counts
+    totals = [0, *accumulate(map(int, layers))]
+    # Of the stages that are cut so far, the last ones, by the layer with which they begin: the
+    # greatest cost, the sum of squares, which is least where stages are alike, and the counts.
+    best: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+    for begin in range(len(layers) + 1):
+        cost = int(last) + totals[-1] - totals[begin]
+        best[begin] = cost, cost**2, (len(layers) - begin,)
+    for stage in reversed(range(num_stages - 1)):
+        after, best = best, {}
+        for begin in range(len(layers)) if stage else (0,):
+            for end in [end for end in after if end > begin]:
+                cost = int(first) * (stage == 0) + totals[end] - totals[begin]
+                worst, squares, counts = after[end]
+                found = max(cost, worst), squares + cost**2, (end - begin, *counts)
+                best[begin] = min(found, best.get(begin, found))
+                if cost > best[begin][0]:
+                    break
+    return [*best[0][2]]
 
 
 def _costs(counts: list[int], layers: Sequence[float], first: float, last: float) -> list[float]:
-    begins = [0, *accumulate(counts)]
-    costs = [sum(layers[b:e]) for b, e in pairwise(begins)]
+    costs = [sum(layers[b:e]) for b, e in pairwise([0, *accumulate(counts)])]
     costs[0], costs[-1] = costs[0] + first, costs[-1] + last
     return costs
-
-
-def _better(
-    counts: list[int], costs: list[float], layers: Sequence[float]
-) -> tuple[int, int] | None:
-    """Return a stage that has a layer to give to the one beside it, and that one."""
-    for stage, end in enumerate(accumulate(counts[:-1])):
-        for giver, taker, layer in ((stage, stage + 1, end - 1), (stage + 1, stage, end)):
-            least = 1 if giver < len(counts) - 1 else 0
-            if counts[giver] > least and costs[taker] + layers[layer] < costs[giver]:
-                return giver, taker
-    return None
 
 
 class Pipeline:

@@ -211,11 +211,9 @@ class BatchShares:
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
             if (sharing := self.parallel.places.rows).size > 1:
-                # Parts of sequences may be of unequal lengths, which all steps share.
-                window = self.micro_batches[0].batch.tokens.shape[1]
-                key, each = (window, len(fixed)), [n // many for n in fixed]
-                of_row = self.parallel.sums_of_shapes(key, each)
-                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+                device = self.parallel.device  # parts of sequences may be of unequal lengths
+                own = [torch.full((), n // many, dtype=torch.int64, device=device) for n in fixed]
+                totals = [n * self.rows_of_all // sharing.size for n in sharing.all_reduce(own)]
             self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 
