@@ -10,10 +10,13 @@ seconds sooner. `--preload` as the first argument does so elsewhere too, and `--
 
 import contextlib
 import functools
+import importlib.util
 import inspect
 import logging
 import os
+import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -45,6 +48,7 @@ _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
 FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
+_UNKNOWN = 5.0  # seconds until a host that no name server knows is refused
 _REPORTING = 10.0  # seconds that other nodes get to print what has failed
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
@@ -141,7 +145,16 @@ class _Wait:
         @functools.wraps(read)
         def bounding(arguments: Any) -> Any:
             self.program = arguments.training_script
+            _require_program(arguments)
+            _require_address(arguments.rdzv_endpoint)
             config, *program = read(arguments)
+            if not 0 <= arguments.node_rank < config.max_nodes:
+                raise ValueError(
+                    f"--node-rank={arguments.node_rank} must be from 0 to {config.max_nodes - 1}: "
+                    f"there are at most {config.max_nodes} nodes."
+                )
+            if arguments.standalone and config.min_nodes > 1:
+                raise ValueError(f"--standalone is one node, and --nnodes={arguments.nnodes}.")
             self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
             if config.rdzv_backend == "static":
                 self.setting = "timeout"
@@ -149,7 +162,10 @@ class _Wait:
             is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
             if is_fixed and self.setting not in chosen:
                 config.rdzv_configs[self.setting] = _LONGEST
-            self.seconds = int(config.rdzv_configs.get(self.setting, self.seconds))
+            seconds = str(config.rdzv_configs.get(self.setting, self.seconds))
+            if not seconds.isdecimal():
+                raise ValueError(f"--rdzv-conf={self.setting}={seconds} must be whole seconds.")
+            self.seconds = int(seconds)
             for handler in _HANDLERS if self._has_others else ():
                 method = inspect.unwrap(handler.next_rendezvous)
                 setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
@@ -173,6 +189,35 @@ class _Wait:
                 timer.cancel()
 
         return waiting
+
+
+def _require_program(arguments: Any) -> None:
+    """Raise ValueError if there is no script, module or program of the name that is to run."""
+    name = arguments.training_script
+    kind, find = "script", os.path.exists
+    if arguments.module:
+        kind, find = "module", lambda name: importlib.util.find_spec(name.partition(".")[0])
+    elif arguments.no_python:
+        kind, find = "program", shutil.which
+    if not find(name):
+        raise ValueError(f"there is no {kind} {name!r}.")
+
+
+def _require_address(endpoint: str) -> None:
+    """Raise ValueError if the host of an endpoint stays unknown, which torch would wait for."""
+    host = endpoint.rpartition(":")[0] or endpoint
+    deadline = time.monotonic() + _UNKNOWN
+    while host:
+        try:
+            socket.getaddrinfo(host.strip("[]"), None)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"the host {host!r} of --rdzv-endpoint is unknown ({error.strerror}): name a "
+                    "node that all others reach."
+                ) from error
+            time.sleep(1)
 
 
 def _is_to_fork() -> bool:

@@ -61,6 +61,12 @@ def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
         (["--nproc-per-node=0"], "--nproc-per-node and --monitor-interval must be above 0"),
         (["--nnodes=a"], "invalid literal for int"),
         (["--rdzv-backend=none"], "backend 'none' is not registered"),
+        (["--nnodes=2", "--node-rank=2"], "--node-rank=2 must be from 0 to 1"),
+        (["--rdzv-endpoint=no.such.host.invalid:1"], "the host 'no.such.host.invalid' of"),
+        (["--standalone", "--nnodes=2"], "--standalone is one node, and --nnodes=2."),
+        (["nothing.py"], "there is no script 'nothing.py'."),
+        (["--module", "no_such.module"], "there is no module 'no_such.module'."),
+        (["--no-python", "no_such_program"], "there is no program 'no_such_program'."),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_line(
@@ -69,6 +75,7 @@ def test_wrong_arguments_are_answered_in_a_line(
     flags: list[str],
     message: str,
 ) -> None:
+    monkeypatch.setattr(launch, "_UNKNOWN", 0.0)
     monkeypatch.setattr(forking, "PRELOADED", ())
     monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
     assert launch.main() == app.MISTAKE

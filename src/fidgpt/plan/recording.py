@@ -264,7 +264,9 @@ def _likes(out: Any, inputs: Sequence[Tensor]) -> tuple[type, list[_Like | None]
     outs = [out] if kind is Tensor else out
     held = {tensor.untyped_storage() for tensor in inputs}
     likes: list[_Like | None] = []
-    for tensor in outs if kind in (Tensor, tuple, list) else [...]:
+    if kind not in (Tensor, tuple, list):
+        return None
+    for tensor in outs:
         like = None if tensor is None else _like(tensor)
         if tensor is not None and (like is None or tensor.untyped_storage() in held):
             return None
