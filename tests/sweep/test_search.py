@@ -217,6 +217,23 @@ def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) 
     assert {row["status"] for row in rows} == {"finished"}
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"op_code":4,"wor', b'{"op_code":4,"wor\n', b"[]\n", b'{"op_code": 99}\n', b"\xff\n"],
+)
+def test_a_damaged_journal_is_rebuilt_from_the_points(
+    toys: Toys, search: Make, tmp_path: Path, damage: bytes
+) -> None:
+    before = names(run(search(sampler="tpe:3"))[0])
+    with (tmp_path / SEARCH).open("ab") as file:
+        file.write(damage)
+    toys.started.clear()
+    found, _ = run(search(sampler="tpe:4"))
+    assert statuses(found) == {"finished"} and names(found)[:3] == before
+    assert len(toys.started) == 1
+    assert (tmp_path / "study.damaged").read_bytes().endswith(damage)
+
+
 @pytest.mark.parametrize("name", ["results.csv", SEARCH, "report.html", "scaling.png"])
 def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("theirs")
@@ -259,6 +276,7 @@ def test_invalid_ranges_are_refused(text: str, message: str) -> None:
         ([RATE.text], "tpee:5", None, "--search=tpee: there is no such sampler. Did you mean tpe"),
         ([RATE.text], "tpe", None, "needs the number of points: write --search=tpe:50"),
         ([RATE.text], "grid", None, "log\\(first, last, count\\)"),
+        ([RATE.text], "cmaes:5", None, "at least two continuous ranges"),
         ([RATE.text], "tpe:5", "asah", "there is no such rule. Did you mean asha"),
         ([], "tpe:5", None, "needs a space"),
     ],

@@ -40,6 +40,7 @@ from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import derive_seed
+from fidgpt.train.run_directory import print_stderr
 
 _LOCK, _ASKING = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -172,6 +173,11 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
         raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, factories)}")
     if name == "grid":
         grid_of(spaces)
+    if name == "cmaes" and sum(space.values is None for space in spaces) < 2:
+        raise ConfigError(
+            "--search=cmaes needs at least two continuous ranges, such as "
+            "--space=tag:LearningRate=log(1e-5,1e-1): use --search=tpe."
+        )
     return factories[name]
 
 
@@ -335,10 +341,8 @@ class Search:
         _ = self.points
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         claim(self.directory)
-        lock = JournalFileOpenLock(str(self.directory / _LOCK))
-        journal = JournalFileBackend(str(self.directory / SEARCH), lock_obj=lock)
         study = optuna.create_study(
-            storage=JournalStorage(journal),
+            storage=_open_journal(self.directory),
             study_name="search",
             load_if_exists=True,
             pruner=pruner(self.stop),
@@ -553,6 +557,29 @@ class Driver(Screen):
             self.report(trial, state, value if state == TrialState.COMPLETE else None)
         if is_finished:
             objectives.refuse_unreported(objective, reported)
+
+
+def _open_journal(directory: Path) -> JournalStorage:
+    """Open the storage of a search; a damaged file is moved aside.
+
+    The search then makes its choices again, and takes over what its points have reported.
+    """
+    path, lock = directory / SEARCH, JournalFileOpenLock(str(directory / _LOCK))
+    try:
+        lock.acquire()
+        text = path.read_bytes() if path.exists() else b""
+        lock.release()
+        if not text.endswith(b"\n") and text:
+            raise ValueError("its last line is incomplete")
+        for line in text.splitlines():
+            json.loads(line)  # Optuna fails at a wrong last line once it has added another one
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    except OSError:
+        raise
+    except Exception as error:  # Optuna does not expect other lines than its own
+        path.rename(path.with_suffix(".damaged"))
+        print_stderr(f"warning: {path} is damaged ({error}): its points are chosen again.")
+        return _open_journal(directory)
 
 
 def _num_trials(text: str, spaces: Sequence[Space]) -> int:
