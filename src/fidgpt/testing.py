@@ -16,6 +16,7 @@ def check_component(
     hidden_dim: int,
     vocab_size: int = 257,
     seq_len: int = 48,
+    context: int = 1,
 ) -> None:
     """Check the output, the gradients and the reads of a part of a model, or of a model.
 
@@ -27,6 +28,7 @@ def check_component(
       hidden_dim: width of the residual stream.
       vocab_size: number of tokens, for an embedding or a model.
       seq_len: tokens of a row.
+      context: processes that share each row, as in `use_mesh(context=2)`.
 
     Raises:
       ComponentError: it returns a wrong shape or NaN, reads what it may not (later tokens, padding,
@@ -38,7 +40,7 @@ def check_component(
     device = torch.device("cpu")
     trial = ModuleTrial(module, inputs, hidden_dim, vocab_size, seq_len, device)
     with torch.random.fork_rng(devices=[]):
-        errors = [*trial.errors()]
+        errors = [*trial.errors(context=context)]
         trained = [name for name, each in module.named_parameters() if each.requires_grad]
         if not errors and (missing := trial.missing_gradients(trained)):
             errors = [missing]

@@ -13,7 +13,7 @@ import torch
 from custom_modules import check, with_attention, with_callable, with_mixer, with_part
 from torch import nn
 
-from fidgpt import configs, data, model, train
+from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import single_process_places
 from fidgpt.processes import Processes
@@ -53,6 +53,14 @@ def test_a_right_module_passes(kind: Any) -> None:
     check_component(kind(hidden_dim=32), hidden_dim=32)
 
 
+@pytest.mark.parametrize("kind", [custom.Recurrent, custom.TokenShift])
+def test_what_looks_at_tokens_of_other_processes_is_refused(kind: Any) -> None:
+    with pytest.raises(train.ComponentError, match="reads tokens of other processes: its output"):
+        check_component(kind(hidden_dim=32), hidden_dim=32, context=2)
+    for right in (custom.Uniform, custom.WindowMixer, custom.OwnBlock, custom.GatedUnit):
+        check_component(right(hidden_dim=32), hidden_dim=32, context=2)
+
+
 @pytest.mark.parametrize(
     ("place", "make"),
     [
@@ -87,6 +95,13 @@ def test_a_wrong_module_is_named_with_its_file_and_line(place: str, make: Any) -
 def test_right_modules_of_a_run_pass_in_silence(make: Any, capfd: Any) -> None:
     check(make())
     assert capfd.readouterr().err == ""
+
+
+def test_modules_of_a_run_are_tried_as_its_mesh_shares_rows() -> None:
+    cfg = with_mixer(custom.Recurrent)
+    fiddlers.use_mesh(cfg, context=2)
+    with pytest.raises(train.ComponentError, match="reads tokens of other processes"):
+        check(cfg)
 
 
 def test_a_tensor_without_memory_is_an_error() -> None:

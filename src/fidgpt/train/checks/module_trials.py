@@ -3,7 +3,7 @@
 Each is tried on a copy with memory, by small batches, so that no number of the run changes.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,6 +39,7 @@ class TrialError(Exception):
 def model_errors(run: Recipe) -> Iterator[str]:
     """Yield what the custom modules of a model do that they should not."""
     parallel, tried = run.parallel, set[Any]()
+    context = parallel.layout(parallel.planned_size).row_size
     for path, (module, inputs) in _units(run.model).items():
         is_torchs = inputs == "stream" and type(module).__module__.startswith("torch.")
         custom = custom_part(module) or (type(module) if is_torchs else None)
@@ -53,7 +54,7 @@ def model_errors(run: Recipe) -> Iterator[str]:
         trial = ModuleTrial(
             module, inputs, _width(run.model), run.vocab_size, run.seq_len, parallel.device
         )
-        errors = [*trial.errors()]
+        errors = [*trial.errors(context=context)]
         yield from (f"{where} {text}" for text in errors)
         if not errors and (text := trial.missing_gradients(_trained(run, path))):
             if parallel.world_size > 1:
@@ -120,12 +121,16 @@ class ModuleTrial:
     seq_len: int
     device: torch.device
 
-    def errors(self) -> Iterator[str]:
-        """Yield what is wrong besides missing gradients."""
+    def errors(self, *, context: int = 1) -> Iterator[str]:
+        """Yield what is wrong besides missing gradients.
+
+        Args:
+          context: processes that share each row in the run.
+        """
         try:
             module = _with_memory(self.module, self.device).eval()
             self._check_output(module)
-            yield from self._leaks(module)
+            yield from self._leaks(module, context)
         except (InitError, TrialError) as error:
             yield str(error)
 
@@ -148,12 +153,14 @@ class ModuleTrial:
                 "not change the input in place."
             )
 
-    def _leaks(self, module: nn.Module) -> Iterator[str]:
+    def _leaks(self, module: nn.Module, num_sharing: int) -> Iterator[str]:
         """Yield what it reads and should not, found by changing one token at a time."""
         tokens, x = self._batch()
         contexts = {"the future": one_document, "padding": _padded, "other documents": _packed}
         if self.inputs == "stream":
             contexts = {"other tokens": one_document}
+        if num_sharing > 1 and not isinstance(module, LanguageModel):
+            contexts["tokens of other processes"] = _shared_keys
         scale = 0.0
         for what, context_of in contexts.items():
             out, effect = self._effects(module, context_of, tokens, x)
@@ -196,6 +203,8 @@ class ModuleTrial:
         parts, positions = [*module.modules()], ctx.positions[0]
         reads = {name for part in parts if isinstance(part, ReadsOnPurpose) for name in part.READS}
         allowed = torch.eye(len(positions), dtype=torch.bool, device=self.device)
+        if isinstance(ctx, SharedKeysContext):
+            return allowed
         if self.inputs == "stream":
             later = torch.ones_like(allowed).tril(-1)  # of keys after the query
             allowed = allowed | (later if "future" in reads else False)
@@ -269,14 +278,39 @@ class ModuleTrial:
         return tokens.to(self.device), x.to(self.device)
 
 
+@dataclass(frozen=True, eq=False)
+class SharedKeysContext(AttentionContext):
+    """A context whose `update_cache` and `whole_rows` return to all rows those of the first one.
+
+    So a changed token changes no other one's output, unless the module looks at other tokens
+    elsewhere, which processes that share rows do not have.
+    """
+
+    def update_cache(
+        self, owner: object, new: Sequence[Tensor], *, window: int | None = None
+    ) -> Sequence[Tensor]:
+        """Return the tensors of the first row."""
+        return self.whole_rows(new)
+
+    def whole_rows(self, new: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the tensors of the first row."""
+        return [tensor[:1].expand_as(tensor) for tensor in new]
+
+
 _REMEDIES = {
     "the future": "Let it read what ctx.visible() allows, or declare what it reads: a mask such as "
     "Prefix in its attribute `mask`, or READS = ('future',).",
     "padding": "Leave out keys that ctx.visible() excludes, or declare READS = ('padding',).",
     "other documents": "Leave out keys that ctx.visible() excludes, or declare READS = "
     "('documents',).",
+    "tokens of other processes": "Pass what it reads of other tokens to ctx.update_cache, or in a "
+    "recurrent layer to ctx.whole_rows, or use a mesh with context=1.",
     "other tokens": "Let the attention of a block mix tokens, or declare READS = ('past',).",
 }
+
+
+def _shared_keys(tokens: Tensor) -> SharedKeysContext:
+    return SharedKeysContext(**vars(one_document(tokens)))
 
 
 def _padded(tokens: Tensor) -> AttentionContext:
