@@ -71,6 +71,7 @@ class TestOverruled:
         [
             ("seed", ["set:seed=3", "fiddler:use_gelu", "set:seed=4"]),
             ("schedule.warmup_steps", ["set:schedule.warmup_steps=7", "tag:WarmupSteps=9"]),
+            ("model.hidden_dim", ["fiddler:make_large", "set:model.hidden_dim=128"]),
             ("model.norm", ["use:model.norm=LayerNorm", "use:model.norm=RMSNorm(eps=1e-3)"]),
         ],
     )
@@ -260,15 +261,24 @@ def decorated(dim: int = 4) -> Loop:
 @pytest.mark.parametrize(
     ("directives", "sentence"),
     [
+        (["set:model.blocks[0].attention.window=64"], "a window of 64 tokens sees all of"),
         (["fiddler:set_warmup(warmup=10)"], "a warm-up of 10 steps takes the whole run"),
+        (["fiddler:use_ulysses"], "use_ulysses divides no sequence"),
+        (["fiddler:use_sequence_parallel"], "use_sequence_parallel divides no stream"),
+        (["fiddler:use_chunked_sums"], "use_chunked_sums has no sums to send"),
+        (["fiddler:use_chunked_sums", "fiddler:use_mesh(tensor=2)"], ""),
+        (["fiddler:use_mesh(tensor=2)", "fiddler:use_sequence_parallel"], ""),
         (
             ["fiddler:use_schedule_free", "fiddler:use_ema", "fiddler:use_constant"],
             "schedule-free AdamW averages weights",
         ),
         (["fiddler:use_schedule_free"], "schedule-free AdamW takes the place of a decaying rate"),
         (["fiddler:use_schedule_free", "fiddler:use_constant"], ""),
+        (["set:model.blocks[0].attention.mask=Chunk(64)"], "a window of 64 tokens sees all of"),
         (["fiddler:use_profiler(begin=11)"], "observers[0] begins at step 11, after the end"),
-        (["fiddler:set_warmup(warmup=9)"], ""),
+        (["fiddler:use_mtp(num_tokens=31)"], "num_predictions=31 is beyond sequences"),
+        (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
+        (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),
     ],
 )
 def test_what_a_run_of_this_length_makes_no_use_of_is_said(

@@ -230,14 +230,16 @@ def read(text: str) -> Any:
         ("omegaconf", "!!python/object/apply:os.system [ls]", "tag 'tag:yaml.org,2002:python/obj"),
         ("omegaconf", "a: !include b", "'!include' is refused"),
         ("omegaconf", "", "is empty"),
+        ("omegaconf", "a: " + "[" * 50_000, "nesting deeper than 10,000 levels"),
         ("core", "a: &a 1\nb: *a", "line 1: an alias of this value has no meaning"),
         ("core", "a: {<<: {b: 1}}", "<< has no meaning in a config file"),
         (
             "core",
             "a: {{b: 1}}",
-            "a key must be a string; <<",
+            "not a mapping, as doubled braces make: a formula has quotes and single braces, such",
         ),
         ("core", "a: " + "9" * 9000, "is too large a number"),
+        ("core", "a: " + "[" * 300, "nesting deeper than 200 levels"),
     ],
 )
 def test_more_than_plain_data_is_refused(schema: Any, text: str, message: str) -> None:

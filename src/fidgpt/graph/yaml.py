@@ -102,10 +102,22 @@ class _Loader(_BASE):
 
     foreign: tuple[str, ...] = ()
     has_aliases = True
+    max_depth = 10_000  # libyaml takes time quadratic in the depth, and the stack of the process
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._checked: set[yaml.Node] = set()
+        self._depth = 0
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        """Count levels; the parser calls this before each node."""
+        self._depth += 1
+        if self._depth > self.max_depth:
+            raise _error(current_node, f"nesting deeper than {self.max_depth:,} levels")
+
+    def ascend_resolver(self) -> None:
+        """Undo `descend_resolver`."""
+        self._depth -= 1
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Return the value of a node; the same object for every alias of it."""
@@ -165,12 +177,19 @@ class _CoreLoader(_Loader):
     """YAML 1.2."""
 
     has_aliases = False
+    max_depth = 200
     yaml_implicit_resolvers: ClassVar = {
         None: [(f"{_TAG}{kind}", re.compile(rf"(?:{form})\Z")) for kind, form in _CORE.items()]
     }
 
     def checked_key(self, node: Any) -> Any:
         """Return a key as it is written: 1 is the text "1", as in JSON."""
+        if isinstance(node, yaml.MappingNode):
+            raise _error(
+                node,
+                "a key must be a string, and not a mapping, as doubled braces make: a formula has "
+                'quotes and single braces, such as "{num_steps}"',
+            )
         if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}merge":
             raise _error(node, "a key must be a string; << has no meaning in a config file")
         node.tag = f"{_TAG}str"

@@ -1,6 +1,7 @@
 """Settings that leave a run as it is."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,9 +9,19 @@ import fiddle as fdl
 
 from fidgpt.compose.composition import Composition
 from fidgpt.data import Stage
+from fidgpt.graph.binding import numbers_in
+from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
-from fidgpt.graph.walk import Node, parts
-from fidgpt.model import Transformer
+from fidgpt.graph.walk import Node, join, parts, step_to
+from fidgpt.model import (
+    Attention,
+    Chunk,
+    LateNormAttention,
+    LatentAttention,
+    MultiTokenTransformer,
+    Transformer,
+    Window,
+)
 from fidgpt.optim import (
     Constant,
     CosineDecay,
@@ -20,8 +31,14 @@ from fidgpt.optim import (
     WarmupCosine,
     WarmupStableDecay,
 )
+from fidgpt.parallel import Mesh, SequenceParallel, TensorParallel, UlyssesContext
 from fidgpt.train import MemorySnapshot, Profiler
 
+_AXES, _TENSOR = ("context", "tensor"), (TensorParallel, SequenceParallel)
+_SPANS: dict[Any, str] = {
+    **dict.fromkeys((Attention, LateNormAttention, LatentAttention), "window"),
+    **dict.fromkeys((Chunk, Window), "size"),
+}
 _BEGIN_LATER = (MemorySnapshot, Profiler, Stage)
 _DECAYING: set[Any] = {WarmupCosine, WarmupStableDecay, CosineDecay, LinearDecay}
 _STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
@@ -34,22 +51,23 @@ def without_effect(composition: Composition) -> list[str]:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    cfg = composition.resolved.bound
-    calls = [(node, fdl.get_callable(node.value)) for node in parts(cfg)]
-    return [*_unreached(cfg, calls), *_unused_blocks(calls)]
+    held = parts(composition.resolved.bound)
+    unreached = _unreached(composition.resolved.bound, held)
+    return [*_unused_blocks(held), *_repeating_entries(composition), *unreached]
 
 
-Calls = list[tuple[Node, Any]]
-
-
-def _unreached(cfg: fdl.Buildable, calls: Calls) -> Iterator[str]:
+def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
     """Yield a sentence for each setting that a run of this length and form does not use."""
+    calls = [(node, fdl.get_callable(node.value)) for node in held]
 
     def number(part: Any, name: str) -> int:
         value = computed(getattr(part, name, None))
         return value if isinstance(value, int) else 0
 
-    num_steps = number(cfg, "num_steps")
+    seq_len, num_steps = number(cfg, "seq_len"), number(cfg, "num_steps")
+    windows = {number(node.value, _SPANS[kind]) for node, kind in calls if kind in _SPANS}
+    if windows and max(windows) > seq_len > 0:
+        yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
     shares = (getattr(node.value, "warmup", None) for node, kind in calls if kind is Phases)
     warmups = [num_steps for share in shares if isinstance(share, float) and share >= 1]
     warmups += [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
@@ -58,7 +76,20 @@ def _unreached(cfg: fdl.Buildable, calls: Calls) -> Iterator[str]:
     for node, kind in calls:
         if kind in _BEGIN_LATER and (begin := number(node.value, "begin")) > num_steps > 0:
             yield f"{node.path} begins at step {begin}, after the end of the run, at {num_steps=}."
+        ahead = number(node.value, "num_predictions") if kind is MultiTokenTransformer else 0
+        if ahead > seq_len - 2 > 0:
+            yield f"num_predictions={ahead} is beyond sequences of {seq_len=}."
     kinds = {kind for _, kind in calls}
+    meshes = [node.value for node, kind in calls if kind is Mesh]
+    context, tensor = (max((number(mesh, name) for mesh in meshes), default=1) for name in _AXES)
+    if UlyssesContext in kinds and context == 1:
+        yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
+    if SequenceParallel in kinds and tensor == 1:
+        yield "use_sequence_parallel divides no stream: add fiddler:use_mesh(tensor=...)."
+    if tensor == 1 and any(
+        number(node.value, "num_chunks") > 1 for node, kind in calls if kind in _TENSOR
+    ):
+        yield "use_chunked_sums has no sums to send: add fiddler:use_mesh(tensor=...)."
     if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
         yield (
             "schedule-free AdamW averages weights itself, and the average of those is evaluated: "
@@ -68,13 +99,44 @@ def _unreached(cfg: fdl.Buildable, calls: Calls) -> Iterator[str]:
         yield "schedule-free AdamW takes the place of a decaying rate: add fiddler:use_constant."
 
 
-def _unused_blocks(calls: Calls) -> Iterator[str]:
-    """Yield a sentence for each model with more blocks than layers."""
-    for node, kind in calls:
-        if inspect.isclass(kind) and issubclass(kind, Transformer):
-            depth, blocks = computed(node.value.num_layers), node.value.blocks
-            if isinstance(depth, int) and isinstance(blocks, list | tuple) and len(blocks) > depth:
+def _unused_blocks(held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each model with more blocks than layers, or layers that share none."""
+    called = ((node.value, fdl.get_callable(node.value)) for node in held)
+    for model, kind in called:
+        if not (inspect.isclass(kind) and issubclass(kind, Transformer)):
+            continue
+        depth, first = computed(model.num_layers), model.first_blocks or ()
+        if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
+            continue
+        if len(blocks) > depth:
+            yield (
+                f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
+                f"its num_layers is {depth}. Set the depth before fiddler:unroll."
+            )
+        entries = {*map(id, first), *map(id, blocks)}
+        if model.sharing is not None and 1 < depth <= len(entries):
+            yield (
+                f"the sharing of a model shares no weights: each of its {depth} layers has an "
+                "entry of its own. Leave out fiddler:unroll, or tie entries of blocks."
+            )
+
+
+def _repeating_entries(composition: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive by which entries, one for each layer, become a pattern.
+
+    Code that made them for these layers reports that itself.
+    """
+    number_in = numbers_in(composition.resolved)
+    edits = [(cause, edit) for cause in composition.effects for edit in cause.edits]
+    for node in parts(composition.config):
+        for name, count in repeats_of(node.value).items():
+            items, counted = (join(node.path, step_to(key)) for key in (name, count))
+            size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
+            is_entry = re.compile(rf"{re.escape(items)}(\[\d+\])?").fullmatch
+            is_made = any(cause.kind.portable and is_entry(edit.path) for cause, edit in edits)
+            by = [cause for cause, edit in edits if edit.path == counted and edit.before == size]
+            if by and size > 1 and isinstance(now, int) and now > size and not is_made:
                 yield (
-                    f"only the first {depth} of the {len(blocks)} blocks of a model make layers, "
-                    f"as its num_layers is {depth}. Set the depth before fiddler:unroll."
+                    f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
+                    f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
                 )
