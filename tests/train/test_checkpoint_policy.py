@@ -101,6 +101,16 @@ def test_nan_is_never_the_best() -> None:
     assert policy.best_of([Saved(1)], KeepBest("loss")) is None
 
 
+def test_a_best_by_an_unknown_metric_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints = Checkpoints(every=5, keep_last=1, best=KeepBest("validation/los"))
+    for row in ({"loss": 1.0}, {"validation/loss": 2.0}, {"validation/loss": 1.0}):
+        assert not checkpoints.due(1, num_steps=9, row=row)
+    assert capsys.readouterr().err == (
+        "warning: no best checkpoint is kept: nothing measures validation/los; "
+        "validation measures validation/loss.\n"
+    )
+
+
 URL = "memory://bucket/run"
 
 

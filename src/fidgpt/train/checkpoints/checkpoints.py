@@ -127,6 +127,19 @@ class KeepBest:
     ) -> None:
         self.metric = metric
         self.better = better
+        self._has_warned = False
+
+    def missing(self, row: Mapping[str, Any]) -> str | None:
+        """Return a warning, once, if its evaluator measured other metrics but not this one."""
+        name = self.metric.partition("/")[0]
+        measured = [key for key in row if key.startswith(f"{name}/")]
+        if self._has_warned or not measured or self.metric in row:
+            return None
+        self._has_warned = True
+        return (
+            f"warning: no best checkpoint is kept: nothing measures {self.metric}; "
+            f"{name} measures {', '.join(measured)}."
+        )
 
 
 def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
@@ -232,10 +245,13 @@ class Checkpoints:
           is_time: what the main process returned for `is_time`; None to look at the clock now.
         """
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
-        if (best := self.best) is not None and best.metric in measured:
-            self.wait()  # the one being written may be the best so far
-            if agree(_is_best(directory, measured[best.metric], best)):
-                reasons.append(manifest.BEST)
+        if (best := self.best) is not None:
+            if best.metric in measured:
+                self.wait()  # the one being written may be the best so far
+                if agree(_is_best(directory, measured[best.metric], best)):
+                    reasons.append(manifest.BEST)
+            elif line := best.missing(measured):
+                self._background.current().on_main(lambda: print_stderr(line))
         if self.is_time if is_time is None else is_time:
             reasons.append(manifest.TEMPORARY_SAVE)
         if not reasons and self.memory is not None and self.memory.due(step):
