@@ -327,13 +327,14 @@ def test_global_random_state_decides_nothing(cfg, train):
 
 
 @pytest.mark.slow
-def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train, tmp_path):
+def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train, tmp_path, capsys):
     cfg.checkpoints.every = None
     whole = train(cfg, "whole")
     first = train(cfg, until_step=3)
     assert [row["step"] for row in first] == [1, 2, 3]
     assert newest_good(tmp_path / "run") == 3
     assert train(cfg, resume=True, until_step=3) == first  # it was there already
+    assert "has done 3 steps already: nothing is left until 3." in capsys.readouterr().out
     train(cfg, resume=True, until_step=7)
     rows = train(cfg, resume=True, until_step=cfg.num_steps + 5)
     assert losses(rows) == losses(whole)

@@ -218,7 +218,8 @@ class Trainer:
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
-                self.parallel.world.on_main(partial(self._rewind, run, step=state.step))
+                rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
+                self.parallel.world.on_main(rewind)
             else:
                 run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
@@ -465,8 +466,10 @@ class Trainer:
         lock()
         return run.path
 
-    def _rewind(self, run: RunDirectory, *, step: int) -> None:
+    def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:
         """Remove from the directory of a run what it wrote after `step`."""
+        if until_step is not None and until_step <= step:
+            print(f"{run.path} has done {step} steps already: nothing is left until {until_step}.")
         self.checkpoints.abandon_after(run.path, step=step)
         run.record_changes(step=step)
 
