@@ -112,6 +112,13 @@ _MISSING = {
     "longcat": "layer with two attentions (LongCat)",
     "jetmoe": "mixture of attentions (JetMoE)",
     "hrm": "recurrence over depth (HRM)",
+    "blt": "transformer over patches of bytes (BLT)",
+    "cohere_compass": "RoPE in layers with a window alone, by rope_parameters (Cohere Compass)",
+    "cpmant": "bias of scores by segments and positions (CPM-Ant)",
+    "dots3_note": "latent attention with a gate (Dots 3)",
+    "inkling": "logits of relative positions (Inkling)",
+    "moshi": "decoder of audio codes in depth (Moshi)",
+    "moss_transcribe": "encoder of audio (MOSS)",
 }
 
 
