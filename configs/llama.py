@@ -6,7 +6,6 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.hub import BIASES
 from fidgpt.model import Llama3Scaling
 from fidgpt.train import Trainer
 
@@ -15,7 +14,7 @@ _llama3 = partial(decoder, num_kv_heads=8, vocab_size=128_256, seq_len=8192, the
 HUB = family(
     "llama", None, "attention_bias mlp_bias", defaults={"rms_norm_eps": 1e-6}, whole_heads=True
 )
-# Models of InternLM 3, IQuest and Emu3, which transformers computes as Llama.
+# Models of InternLM 3 and IQuest, which transformers computes as Llama.
 INTERNLM3 = replace(
     HUB,
     model_type="internlm3",
@@ -23,12 +22,6 @@ INTERNLM3 = replace(
     defaults={"num_key_value_heads": 2},
 )
 IQUESTCODER = replace(HUB, model_type="iquestcoder", defaults={"num_key_value_heads": 8})
-EMU3 = family(
-    "emu3_text_model",
-    architecture="Emu3ForCausalLM",
-    fixed=dict.fromkeys(BIASES, (False,)),
-    defaults={"num_key_value_heads": 8, "rope_theta": 1e6},
-)
 
 
 def llama2_7b() -> fdl.Config[Trainer]:

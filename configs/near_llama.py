@@ -9,6 +9,7 @@ from fidgpt import fiddlers
 from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import (
+    BIASES,
     GATED,
     LAYER,
     QK_NORMS,
@@ -216,4 +217,12 @@ MINISTRAL3 = family(
         ),
     },
     readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},
+)
+
+# The text of Emu3 (BAAI, 2024, arXiv:2409.18869).
+EMU3 = family(
+    "emu3_text_model",
+    architecture="Emu3ForCausalLM",
+    fixed=dict.fromkeys(BIASES, (False,)),
+    defaults={"num_key_value_heads": 8, "rope_theta": 1e6},
 )

@@ -43,7 +43,7 @@ def test_names_of_files_elsewhere(name: object, tmp_path: Path) -> None:
         folder = tmp_path / manifest.name_of(1)
         folder.mkdir()
         manifest.write_manifest(folder, step=1, files={name: {"bytes": 1}}, notes={})
-        assert manifest.damage(folder) == "is damaged: manifest.json cannot be parsed."
+        assert (manifest.damage(folder) or "").startswith("is damaged: manifest.json ")
 
 
 def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:

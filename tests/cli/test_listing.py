@@ -81,7 +81,7 @@ NORMS = (
         (
             "attention",
             "Attention GatedDeltaNet KimiDeltaNet LateNormAttention LatentAttention "
-            "LightningAttention Mamba2 NoMixer ShortConvolution",
+            "LightningAttention Mamba2 MixerPair NoMixer ShortConvolution",
         ),
     ],
 )

@@ -228,10 +228,9 @@ def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], No
     try:
         begin()
         status = called(command, arguments)
-        # The interpreter's end waits for these; os._exit would not.
-        for thread in threading.enumerate():
-            if not thread.daemon and thread is not threading.main_thread():
-                thread.join()
+        # As the interpreter does at its end, which os._exit would not: it ends the threads of
+        # executors, and waits for all that are no daemons.
+        threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
     except BaseException:
         traceback.print_exc()
     finally:

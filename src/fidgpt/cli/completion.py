@@ -26,7 +26,6 @@ _PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
 _UNFINISHED = tuple("=:./[")  # how words end that are typed on
 _STEP = re.compile(r"[=.\[]")
 _ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
-_KINDS = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
 
 _PROGRAMS = " ".join(["fidgpt", *(f"fidgpt-{name}" for name in COMMANDS)])
 _ASK = f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion"
@@ -122,7 +121,7 @@ def _values(flag: flags.Flag, typed: str, words: Sequence[str]) -> Words:
     kind, colon, path = typed.partition(":")
     match flag.name:
         case "config" | "sweep" | "space" if not colon:
-            return _KINDS
+            return _kinds()
         case "config" | "sweep" | "space":
             return _after(f"{kind}:", _directives(kind, path, _index(words)))
         case "list" if colon:
@@ -145,7 +144,12 @@ def _words(typed: str, words: Sequence[str]) -> Words:
     names = _names(typed, "config", index) | _names(typed, "fiddler", index)
     if not typed:
         return names
-    return names | _KINDS | _directives("set", typed, index) | _names(typed, "tag", index, "=")
+    return names | _kinds() | _directives("set", typed, index) | _names(typed, "tag", index, "=")
+
+
+def _kinds() -> Words:
+    """The kinds of directives, with those of projects."""
+    return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
 
 
 def _index(words: Sequence[str]) -> Index:

@@ -57,7 +57,7 @@ def read_text(name: str) -> tuple[str, str]:
             reason = "No such file or directory"
         else:
             reason = getattr(error, "strerror", None) or f"{error!s:.200}" or type(error).__name__
-        raise UnreadableFile(f"{name} cannot be read: {reason}.") from error
+        raise UnreadableFile(f"{name} cannot be read: {reason.removesuffix('.')}.") from error
     return name if is_url(name) else os.path.expanduser(name), text
 
 

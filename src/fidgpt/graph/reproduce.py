@@ -152,13 +152,12 @@ def repro(
         except errors.ConfigError:
             return None
 
-    last = {one.partition("=")[0]: i for i, one in enumerate(start)}  # by what each one sets
-    directives = [one for i, one in enumerate(start) if last[one.partition("=")[0]] == i]
+    directives = _last_of_each(start)
     left = left_by(directives)
     # Lists are written out where nothing shorter makes the graph.
     for lists in [False] * _MOST_ROUNDS + [True] * _MOST_ROUNDS:
         more = directives_for(root, left or (), part_name, lists=lists)
-        added = [*directives, *more]
+        added = _last_of_each([*directives, *more])
         if more and left_by(added) is None:
             added = directives
             for one in more:  # those of them that can be applied
@@ -168,6 +167,12 @@ def repro(
             directives, left = added, now
     is_same = not left and BoundGraph(compose(directives)).fingerprint() == target.fingerprint()
     return Repro(directives, left or [], is_same)
+
+
+def _last_of_each(directives: Sequence[str]) -> list[str]:
+    """Return directives without those whose parameter a later one sets."""
+    last = {one.partition("=")[0]: i for i, one in enumerate(directives)}
+    return [one for i, one in enumerate(directives) if last[one.partition("=")[0]] == i]
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:

@@ -239,8 +239,12 @@ class ValueEmbedding(nn.Module):
         return self.gate * self.look_up(tokens)
 
     def look_up(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return the rows of the table."""
-        assert tokens is not None, "the context needs the tokens of the pass"
+        """Return the rows of the table; raise ValueError if there are no tokens."""
+        if tokens is None:
+            raise ValueError(
+                "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
+                "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
+            )
         return _look_up(tokens, self.weight)
 
 

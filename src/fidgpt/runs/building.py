@@ -1,6 +1,7 @@
 """Configs built, and their models and optimizers tried without memory."""
 
 import inspect
+import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -166,14 +167,24 @@ def try_optimizer(trainer: Trainer) -> None:
     """Split the parameters of a model into groups and make the optimizer, as the run will.
 
     Raises:
-      ConfigError: there are no such groups, or the optimizer rejects its arguments.
+      ConfigError: there are no such groups, or the optimizer rejects its arguments, or one of them
+        is infinite.
     """
     model = trainer.model
     if trainer.trainable is not None:
         model = _result_of("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
     groups = _result_of("groups", trainer.groups, model)
-    if groups:
-        _result_of("optimizer", trainer.optimizer, groups)
+    optimizer = _result_of("optimizer", trainer.optimizer, groups) if groups else None
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for name, value in group.items():
+            numbers = value if isinstance(value, list | tuple) else [value]
+            is_number = (isinstance(one, int | float) and math.isinf(one) for one in numbers)
+            if name != "params" and any(is_number):
+                raise ConfigError(
+                    f"optimizer: {name}={value!r} must be finite.",
+                    place="optimizer",
+                    sources=[f"optimizer.{name}"],
+                )
 
 
 def _result_of(place: str, make: Callable[[Any], Any], argument: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import TrainingStream
+from fidgpt.data import BegunStage, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
@@ -288,14 +289,17 @@ def check_progress(
             f"this config would be {batches:g}: its batch size grew in another way. Let it grow "
             "over the same number of steps, given as a count and not as a fraction of the run."
         )
-    begun = [] if shift is None else [list(stage) for stage in data.stages_begun(step + shift)]
-    if shift is not None and saved["stages"] != begun:
-        raise RunError(
-            f"{path} has read its texts in other proportions: its mixture had the stages "
-            f"{saved['stages']}, and by this config has {begun}. Keep the stages that have begun "
-            "as they were, starting at a step: those that start at a fraction of the run move with "
-            "num_steps."
-        )
+    if shift is not None:
+        begun = [BegunStage(*stage) for stage in saved["stages"]]
+        for old, new in itertools.zip_longest(begun, data.stages_begun(step + shift)):
+            if old != new:
+                raise RunError(
+                    f"{path} has read its texts in other proportions: its mixture had "
+                    f"{f'a stage from {old} on' if old else 'no further stage'}, and by this "
+                    f"config has {f'one from {new} on' if new else 'none there'}. Keep the stages "
+                    "that have begun as they were, starting at a step: those that start at a "
+                    "fraction of the run move with num_steps."
+                )
     if step > num_steps:
         raise RunError(
             f"{path} has done {step} steps already, and num_steps={num_steps}: increase it, or "
