@@ -107,8 +107,8 @@ def test_settings_are_peaks_times_multipliers_of_the_step() -> None:
     ("name", "words"),
     [
         ("lr", "has a schedule already"),
-        ("weight_decy", "no number 'weight_decy'"),
-        ("foreach", "no number 'foreach'"),
+        ("weight_decy", "no numeric setting 'weight_decy'"),
+        ("foreach", "no numeric setting 'foreach'"),
     ],
 )
 def test_a_setting_that_is_not_a_number_has_no_schedule(name: str, words: str) -> None:

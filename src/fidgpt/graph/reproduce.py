@@ -170,9 +170,13 @@ def repro(
 
 
 def _last_of_each(directives: Sequence[str]) -> list[str]:
-    """Return directives without those whose parameter a later one sets."""
-    last = {one.partition("=")[0]: i for i, one in enumerate(directives)}
-    return [one for i, one in enumerate(directives) if last[one.partition("=")[0]] == i]
+    """Return directives without those that set what a later one sets; calls and changes stay."""
+    names = [
+        name if name.startswith(("set:", "tag:", "use:")) and name[-1] not in "+-*/" else i
+        for i, name in enumerate(one.partition("=")[0] for one in directives)
+    ]
+    last = {name: i for i, name in enumerate(names)}
+    return [one for i, one in enumerate(directives) if last[names[i]] == i]
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
