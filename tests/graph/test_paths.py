@@ -1,10 +1,12 @@
 """The walk over a graph; what paths lead to, what may be set there, and messages of wrong ones."""
 
+import re
 from typing import Any
 
 import fiddle as fdl
 import pytest
 
+from fidgpt import configs
 from fidgpt.graph import ConfigError, build, find_parameter, nodes
 from fidgpt.graph.paths import parse_path
 
@@ -73,6 +75,21 @@ def test_unnamed_arguments() -> None:
     for path in ("first[2]", "first[-3]", "first.factors", "second[5]"):
         with pytest.raises(ConfigError, match="has no parameter"):
             find_parameter(cfg, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("lr", "It exists at optimizer.lr."),
+        ("weight_decay", "It exists at optimizer.weight_decay."),
+        ("num_layer", "Did you mean model.num_layers?"),
+        ("learningrate", "Did you mean @LearningRate?"),
+        ("num_step", "Did you mean num_steps?"),
+    ],
+)
+def test_an_unknown_name_is_looked_for_in_the_whole_graph(name: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"has no parameter {name!r}. {remedy}")):
+        find_parameter(configs.debug(), name)
 
 
 def test_a_number_cannot_replace_a_part() -> None:

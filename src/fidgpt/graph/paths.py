@@ -288,14 +288,25 @@ def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> Con
 
 
 def _no_such_name(root: Any, part: fdl.Buildable, key: fiddle.Key, path: str) -> ConfigError:
-    names = [str(name) for name in fiddle.all_arguments(part)]
-    elsewhere = [
-        join(node.path, step_to(key))
-        for node in parts(root)
-        if key in fiddle.all_arguments(node.value)
-    ]
-    remedy = f"It exists at {listed(elsewhere, most=3)}."
-    if not elsewhere or nearest(str(key), names):
+    names, elsewhere = [str(name) for name in fiddle.all_arguments(part)], _places_by_name(root)
+    near = nearest(str(key), {*names, *elsewhere})
+    if str(key) in near:
+        remedy = f"It exists at {listed(elsewhere[str(key)], most=3)}."
+    elif near and not set(near) & set(names):
+        remedy = f"Did you mean {' or '.join(elsewhere[name][0] for name in near)}?"
+    else:
         remedy = suggest(str(key), names)
     where = f"{path} ({title(part)})" if path else title(part)
     return ConfigError(f"{where} has no parameter {key!r}. {remedy}")
+
+
+def _places_by_name(root: Any) -> dict[str, list[str]]:
+    """Return the paths of all parameters of a graph by their names, and its tags as selectors."""
+    found: dict[str, list[str]] = {}
+    for node in parts(root):
+        for key in fiddle.all_arguments(node.value):
+            found.setdefault(str(key), []).append(join(node.path, step_to(key)))
+        for tags in fiddle.nonempty_tags(node.value).values():
+            for tag in tags:
+                found.setdefault(tag.__name__, [f"@{tag.__name__}"])
+    return found
