@@ -128,7 +128,7 @@ class Speller(LanguageModel):
 
     def __init__(self, text: bytes, *, begin: int) -> None:
         super().__init__()
-        self.text = [*text, data.ByteTokenizer.end_of_text]
+        self.text = [*text, data.ByteTokenizer().end_of_text]
         self.begin = begin
         self.anchor = nn.Parameter(torch.zeros(()))
         self.unembedding = nn.Identity()
