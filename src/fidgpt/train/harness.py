@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from fidgpt.data import DataError, Tokenizer
 from fidgpt.data.streams import CorpusPart
@@ -28,16 +28,6 @@ _FEWSHOT_SEED = 1234  # the harness's default, for drawing the examples of a pro
 
 # Of some tokens after others: the log-probability in nats, and whether each is the most likely one.
 Likelihood = tuple[float, bool]
-
-
-class _Generation(NamedTuple):
-    """How a task wants a text to be generated: as in `Sampling`; temperature 0 is greedy."""
-
-    until: tuple[str, ...]
-    num_tokens: int
-    temperature: float
-    top_k: int | None
-    top_p: float | None
 
 
 class Answers:
@@ -82,22 +72,21 @@ class Answers:
         if parallel.places.passes_together:  # of which the number is not known before
             rank, size = 0, 1
         texts: dict[int, str] = {}
-        for one in dict.fromkeys(settings):
-            numbers = [number for number, own in enumerate(settings) if own == one]
+        for how in dict.fromkeys(settings):
+            until, num_tokens, options = how
+            numbers = [number for number, own in enumerate(settings) if own == how]
             numbers = sorted(numbers, key=lambda number: -len(begins[number]))[rank::size]
             for first in range(0, len(numbers), self.batch_size):
                 batch = numbers[first : first + self.batch_size]
                 choose = Sampling(
                     seeds=[derive_seed(self.seed, "tasks", number) for number in batch],
-                    temperature=one.temperature,
-                    top_k=one.top_k,
-                    top_p=one.top_p,
                     vocab_size=examinee.tokenizer.vocab_size,
+                    **dict(options),
                 )
                 prompts = [begins[number] for number in batch]
                 with evaluating(examinee.model):
                     written = examinee.write(
-                        prompts, num_tokens=one.num_tokens, stop=one.until, choose=choose
+                        prompts, num_tokens=num_tokens, stop=until, choose=choose
                     )
                 texts |= zip(batch, written, strict=True)
         return gathered(texts, parallel)
@@ -155,23 +144,24 @@ class Answers:
         return whole[: len(before)], whole[len(before) :]
 
 
+# Strings that end a text, its length, and options of `Sampling`; temperature 0 is greedy.
+_Generation = tuple[tuple[str, ...], int, tuple[tuple[str, Any], ...]]
+
+
 def _generation(settings: Mapping[str, Any]) -> _Generation:
     """Parse a task's `generation_kwargs`, which are those of transformers."""
-    known = {"until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p"}
+    drawn = {"temperature": 1.0, "top_k": None, "top_p": None}
+    known = {"until", "max_gen_toks", "do_sample", *drawn}
     if unknown := sorted(settings.keys() - known):
         raise ValueError(
             f"the task's generation_kwargs have {', '.join(unknown)}: fidgpt knows "
             f"{', '.join(sorted(known))}."
         )
     until = settings.get("until") or ()
-    is_sampled = settings.get("do_sample", False)
-    return _Generation(
-        until=(until,) if isinstance(until, str) else tuple(until),
-        num_tokens=int(settings.get("max_gen_toks", 256)),
-        temperature=float(settings.get("temperature", 1.0)) if is_sampled else 0.0,
-        top_k=settings.get("top_k") if is_sampled else None,
-        top_p=settings.get("top_p") if is_sampled else None,
-    )
+    options = {name: settings.get(name, default) for name, default in drawn.items()}
+    options = options if settings.get("do_sample") else {"temperature": 0.0}
+    until = (until,) if isinstance(until, str) else tuple(until)
+    return until, int(settings.get("max_gen_toks", 256)), tuple(options.items())
 
 
 def harness_model(examinee: Examinee, **settings: Any) -> Any:
