@@ -1004,7 +1004,6 @@ class best_fitPartial(fiddle.Partial[fidgpt.data.packing.Sequences]):
     corpus: Value[typing.Any, fidgpt.data.prepared.PreparedCorpus]
     seq_len: Value[builtins.int, builtins.int]
     seed: Value[builtins.int, builtins.int]
-    cache_dir: Value[builtins.str | pathlib.Path, builtins.str | pathlib.Path | None]
     ...
 
 class formulaConfig(fiddle.Config[builtins.int | builtins.float]):

@@ -80,9 +80,9 @@ def use_mixture(
     follow_mixture(cfg)
 
 
-def use_packing(cfg: fdl.Config[Trainer], cache_dir: str | None = None) -> None:
+def use_packing(cfg: fdl.Config[Trainer]) -> None:
     """Pack whole documents into sequences, splitting only those longer than a sequence."""
-    packing = fdl.Partial(best_fit, cache_dir=cache_dir)
+    packing = fdl.Partial(best_fit)
     for stream in find(cfg.data, TokenStream):
         stream.packing = packing
 

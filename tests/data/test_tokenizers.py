@@ -73,7 +73,6 @@ def test_the_tokenizers_library_reads_what_is_saved(bpe, modules, tmp_path):
             assert library.encode(text).ids == ids
             assert library.decode(ids) == text
         assert library.token_to_id("<|endoftext|>") == tokenizer.end_of_text
-    assert isinstance(data.load_tokenizer(path), data.ByteTokenizer)
 
 
 def test_saving_and_loading_keeps_everything(tokenizer: data.Tokenizer, tmp_path: Path) -> None:

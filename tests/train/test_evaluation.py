@@ -25,6 +25,7 @@ from fidgpt.train import (
     continuations,
     harness,
 )
+from fidgpt.train.scores.answering import Examinee
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +128,7 @@ class Speller(LanguageModel):
 
     def __init__(self, text: bytes, *, begin: int) -> None:
         super().__init__()
-        self.text = [*text, data.ByteTokenizer.end_of_text]
+        self.text = [*text, data.ByteTokenizer().end_of_text]
         self.begin = begin
         self.anchor = nn.Parameter(torch.zeros(()))
         self.unembedding = nn.Identity()
@@ -281,7 +282,7 @@ def model() -> LanguageModel:
 
 @pytest.fixture
 def answers(model: LanguageModel) -> harness.Answers:
-    return harness.Answers(model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=3)
+    return harness.Answers(Examinee(model, TOKENIZER, CONTEXT), batch_size=3)
 
 
 def ids(text: str) -> list[int]:
@@ -361,9 +362,8 @@ def test_chance_depends_on_the_seed_alone(model):
     requests = [Request((begin, drawn)) for begin in ("def ", "class ", "import ")]
 
     def written(seed: int, batch_size: int) -> list[str]:
-        answers = harness.Answers(
-            model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=batch_size, seed=seed
-        )
+        examinee = Examinee(model, TOKENIZER, CONTEXT)
+        answers = harness.Answers(examinee, batch_size=batch_size, seed=seed)
         return answers.generate_until(requests)
 
     assert written(0, 3) == written(0, 1) != written(1, 3)

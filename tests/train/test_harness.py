@@ -16,6 +16,7 @@ from fidgpt.model import LanguageModel
 from fidgpt.model.generation import score
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import CrossEntropy, harness
+from fidgpt.train.scores.answering import Examinee
 
 try:
     import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -51,8 +52,8 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture(scope="module")
-def answers(model: LanguageModel) -> Any:
-    return harness.harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
+def examinee(model: LanguageModel) -> Examinee:
+    return Examinee(model, ByteTokenizer(), CONTEXT)
 
 
 def nats(model: LanguageModel, before: str, after: str) -> float:
@@ -61,8 +62,8 @@ def nats(model: LanguageModel, before: str, after: str) -> float:
     return score(model, ids, context=CONTEXT).log_probabilities[len(before.encode()) :].sum().item()
 
 
-def test_the_numbers_are_those_by_hand(folder, documents, model, answers):
-    found = harness.Tasks(NAMES, include_path=folder).run(answers)
+def test_the_numbers_are_those_by_hand(folder, documents, model, examinee):
+    found = harness.Tasks(NAMES, include_path=folder).run(examinee, batch_size=4)
     right = []
     for one in documents:
         each = [nats(model, one["begin"], ending) for ending in one["endings"]]
@@ -76,37 +77,38 @@ def test_the_numbers_are_those_by_hand(folder, documents, model, answers):
     assert found["fidgpt_writing"]["exact_match"] in {0.0, 0.2}
 
 
-def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, model):
+def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, examinee):
     from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
-    adapter = harness.harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT)
+    adapter = harness.harness_model(examinee)
     assert isinstance(adapter, LM)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     results = simple_evaluate(adapter, tasks=["fidgpt_choice"], task_manager=manager)
     assert results is not None
-    ours = harness.Tasks(["fidgpt_choice"], include_path=folder).run(adapter)
+    ours = harness.Tasks(["fidgpt_choice"], include_path=folder).run(examinee)
     assert results["results"]["fidgpt_choice"]["acc,none"] == ours["fidgpt_choice"]["acc"]
 
 
-def test_examples_are_shown_before_a_question(folder, answers, monkeypatch):
-    seen, real = [], answers.loglikelihood
+def test_examples_are_shown_before_a_question(folder, examinee, monkeypatch):
+    seen, real = [], harness.Answers.loglikelihood
 
-    def watched(requests):
+    def watched(answers, requests):
         seen.extend(request.args[0] for request in requests)
-        return real(requests)
+        return real(answers, requests)
 
-    monkeypatch.setattr(answers, "loglikelihood", watched)
-    harness.Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(answers)
+    monkeypatch.setattr(harness.Answers, "loglikelihood", watched)
+    harness.Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(examinee)
+    assert seen
     assert all("\n\n" in text for text in seen)
 
 
 def test_mistakes_are_reported(folder):
     with pytest.raises(DataError, match="no task 'fidgpt_chioce'"):
-        harness.Tasks(["fidgpt_chioce"], include_path=folder)
+        harness.Tasks(["fidgpt_chioce"], include_path=folder).load(ByteTokenizer())
     with pytest.raises(DataError, match="must be a folder"):
-        harness.Tasks(["fidgpt_choice"], include_path=folder / "nowhere")
+        harness.Tasks(["fidgpt_choice"], include_path=folder / "nowhere").load(ByteTokenizer())
 
 
 def test_tasks_are_measured_during_a_run(

@@ -19,7 +19,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.data import ByteTokenizer, ChatTokenizer, DataError, Tokenizer, template_tokens
 from fidgpt.model import LanguageModel
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.harness import Answers, Tasks
+from fidgpt.train.harness import Tasks
 from fidgpt.train.scores.answering import Examinee
 from fidgpt.train.scores.chats import chat_exam
 from fidgpt.train.scores.programs import runs_without_error
@@ -111,8 +111,8 @@ def by_hand(model: LanguageModel, rows: list[dict[str, Any]], kind: str) -> floa
 
 @torch.no_grad()
 def test_core_is_that_by_hand(bundle: Path, model: LanguageModel) -> None:
-    answers = Answers(model, tokenizer=ByteTokenizer().build(()), context=64)
-    scores = Tasks(["core"], data=bundle).run(answers)
+    examinee = Examinee(model, ByteTokenizer(), 64)
+    scores = Tasks(["core"], data=bundle).run(examinee)
     centered = []
     for kind in KINDS:
         lines = (bundle / "eval_data" / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
@@ -124,12 +124,12 @@ def test_core_is_that_by_hand(bundle: Path, model: LanguageModel) -> None:
         centered.append((share - baseline) / (1 - baseline))
     assert scores["core"]["centered"] == pytest.approx(sum(centered) / 3, abs=1e-15)
     assert 0 < scores["core"]["centered_stderr"] < 0.2
-    one = Tasks(["core/schema"], data=bundle, limit=4).run(answers)
+    one = Tasks(["core/schema"], data=bundle, limit=4).run(examinee)
     assert [*one] == ["core/schema"]
     with pytest.raises(DataError, match="no task 'nothing': it has multiple_choice, schema"):
-        Tasks(["core/nothing"], data=bundle).run(answers)
+        Tasks(["core/nothing"], data=bundle).run(examinee)
     with pytest.raises(DataError, match="is no bundle of CORE's tasks"):
-        Tasks(["core"], data=bundle / "eval_data").run(answers)
+        Tasks(["core"], data=bundle / "eval_data").run(examinee)
 
 
 QUESTIONS: dict[str, dict[str, Any]] = {
@@ -177,7 +177,7 @@ def test_questions_of_a_chat(
     assert exam.count == 1 and text.endswith("\n")
     if name in RIGHT:
         written = RIGHT[name]
-        monkeypatch.setattr(Examinee, "write", lambda *_, **__: written)
+        monkeypatch.setattr(Examinee, "write", lambda *_, **__: [written])
         examinee = Examinee(model, tokenizer, 64)
         assert question(examinee)
         written = written.replace("1005", "1006").replace("a + b", "a - b")

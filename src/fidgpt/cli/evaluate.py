@@ -124,7 +124,8 @@ def _solved(
 ) -> Results:
     """Return the metrics of tasks."""
     from fidgpt.model.generation import prepare_to_write
-    from fidgpt.train.harness import Tasks, answers_to
+    from fidgpt.train.harness import Tasks
+    from fidgpt.train.scores.answering import Examinee
 
     prepare_to_write(trainer.model)
     tasks = Tasks(
@@ -135,16 +136,10 @@ def _solved(
         data=FLAGS.data,
         runs_programs=FLAGS.run_programs,
     )
-    answers = answers_to(
-        names,
-        trainer.model,
-        tokenizer=tokenizer,
-        context=trainer.seq_len,
-        batch_size=FLAGS.batch_size,
-        seed=FLAGS.task_seed,
-        parallel=parallel,
+    examinee = Examinee(trainer.model, tokenizer, trainer.seq_len, parallel)
+    return tasks.run(
+        examinee, bootstrap_iters=1000, batch_size=FLAGS.batch_size, seed=FLAGS.task_seed
     )
-    return tasks.run(answers, bootstrap_iters=1000)
 
 
 def _table(results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

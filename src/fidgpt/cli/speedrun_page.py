@@ -84,10 +84,8 @@ def _samples(path: Path) -> list[tuple[str, str]]:
     trainer, tokenizer = load_trained(path, has_flags=False)
     prepare_to_write(trainer.model)
     examinee = Examinee(trainer.model, tokenizer, trainer.seq_len)
-    return [
-        (question, examinee.write(prompt_tokens(question, tokenizer), num_tokens=_NUM_TOKENS))
-        for question in _QUESTIONS
-    ]
+    prompts = [prompt_tokens(question, tokenizer) for question in _QUESTIONS]
+    return [*zip(_QUESTIONS, examinee.write(prompts, num_tokens=_NUM_TOKENS), strict=True)]
 
 
 def _curves(folder: Path) -> str:

@@ -1,4 +1,4 @@
-"""Directories of array files with an index.json: written once, verified and read."""
+"""The directory of a prepared corpus: array files with an index.json, written once and verified."""
 
 import functools
 import json
@@ -24,18 +24,10 @@ MAX_OPEN_FILES = 128
 
 
 class IndexedDirectory:
-    """A directory with an index of its files.
+    """The directory of a prepared corpus, with an index of its files; it may not exist yet."""
 
-    Args:
-      path: the directory.
-      kind: noun for its contents, for messages.
-      source: noun for what it can be rebuilt from, for messages.
-    """
-
-    def __init__(self, path: Path, *, kind: str, source: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._kind = kind
-        self._source = source
 
     @property
     def exists(self) -> bool:
@@ -46,15 +38,13 @@ class IndexedDirectory:
         self,
         write: Callable[[Path], dict[str, Any]],
         *,
-        elsewhere: str,
-        key: str | None = None,
-        on_wait: Callable[[], None] = lambda: None,
+        key: str,
+        on_wait: Callable[[], None],
     ) -> None:
         """Write the directory atomically, unless it exists or another process is writing it.
 
         Args:
           write: writes the files into a temporary directory, and returns the index.
-          elsewhere: how to choose another location, for messages.
           key: identifies the contents; after a failure, a temporary directory with a `RECORD` is
             kept for the next attempt with the same key.
           on_wait: called before waiting for another process.
@@ -69,7 +59,7 @@ class IndexedDirectory:
             with files.only_one(self.path, on_wait=on_wait) as locked:
                 if self.exists:
                     return
-                if locked and key is not None:
+                if locked:
                     place = files.resumable_directory(self.path, key=key, record=RECORD)
                 else:  # without locks, several processes may be writing
                     place = files.atomic_path(self.path)
@@ -81,8 +71,9 @@ class IndexedDirectory:
             if self.exists:  # by another process, on a file system without locks
                 return
             raise DataError(
-                f"Cannot write the {self._kind} to {self.path}: {error.strerror or error}.\nFree "
-                f"some space there, make it writable, or choose another location: {elsewhere}."
+                f"Cannot write the prepared corpus to {self.path}: {error.strerror or error}.\n"
+                "Free some space there, make it writable, or choose another location: "
+                "cache_dir=..., --out, or the environment variable FIDGPT_CACHE."
             ) from error
 
     def read_index(self) -> dict[str, Any]:
@@ -120,9 +111,8 @@ class IndexedDirectory:
     def damaged(self, reason: str) -> DataError:
         """Return the error for a directory that cannot be used."""
         return DataError(
-            f"The {self._kind} in {self.path} cannot be used: {reason}.\n"
-            f"Delete it ({delete_command(self.path)}) and start again to rebuild it from the "
-            f"{self._source}."
+            f"The prepared corpus in {self.path} cannot be used: {reason}.\nDelete it "
+            f"({delete_command(self.path)}) and start again to rebuild it from the source."
         )
 
 

@@ -3,24 +3,15 @@
 import bisect
 import functools
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidgpt.data.batches import Batch
 from fidgpt.data.errors import DataError
-from fidgpt.data.indexed_directory import (
-    FORMAT_VERSION,
-    VERIFIED_BELOW_BYTES,
-    ArrayFile,
-    IndexedDirectory,
-)
 from fidgpt.data.order import derive_key, permute
 from fidgpt.data.prepared import PreparedCorpus, Split
-from fidgpt.files import sha256_of, sync
 
 __all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_concatenate"]
 
@@ -85,35 +76,7 @@ class Windows:
         return self._split.read(numbers * self._seq_len, length=self._seq_len + 1)
 
 
-_PIECES = "pieces.bin"
 DOCUMENTS_AT_ONCE = 1 << 16
-_PIECE = np.dtype("<u8")
-
-
-def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> dict[str, Any]:
-    """Write the offsets of the pieces, grouped by length, in constant memory; return the index."""
-    counts = np.zeros(capacity + 1, dtype=np.int64)
-    for lengths, _ in _cut(corpus.train, capacity=capacity):
-        counts += np.bincount(lengths, minlength=capacity + 1)
-    path = directory / _PIECES
-    free = np.cumsum(counts) - counts
-    # Not through a memory map: writing to one on a full disk kills the process by SIGBUS.
-    with path.open("wb") as file:
-        for lengths, values in _cut(corpus.train, capacity=capacity):
-            order = np.argsort(lengths, kind="stable")
-            kinds, firsts = np.unique(lengths[order], return_index=True)
-            for kind, some in zip(kinds, np.split(values[order], firsts[1:]), strict=True):
-                file.seek(int(free[kind]) * _PIECE.itemsize)
-                file.write(some.astype(_PIECE).tobytes())
-                free[kind] += len(some)
-    sync(path)
-    return {"corpus": corpus.checksum, "counts": counts.tolist(), "sha256": sha256_of(path)}
-
-
-def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the pieces of one chunk of documents at a time, in order: see `_pieces_of`."""
-    for bounds in split.document_bounds(at_once=DOCUMENTS_AT_ONCE):
-        yield _pieces_of(bounds, capacity=capacity)
 
 
 def _pieces_of(
@@ -186,9 +149,7 @@ def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
     return [group for room in rooms for group in groups[room]]
 
 
-def best_fit(
-    corpus: PreparedCorpus, *, seq_len: int, seed: int, cache_dir: str | Path | None = None
-) -> Sequences:
+def best_fit(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
     """Pack whole documents into sequences by best fit (Ding et al. 2024, arXiv:2404.10830).
 
     Only documents longer than `seq_len` tokens, including the end-of-text token, are split; the
@@ -199,52 +160,36 @@ def best_fit(
     not count in the loss either, nor that of any document of a tokenizer that has another token in
     front of texts, or none.
 
-    Each epoch permutes the documents of equal length, and the order within each sequence. An index
-    of 8 bytes per document is written once per `seq_len`.
+    Each epoch permutes the documents of equal length, and the order within each sequence. Takes 8
+    bytes of memory per document, and four times as many at the start.
 
     Args:
       corpus: the text.
       seq_len: input tokens of a sequence, which holds one more.
       seed: seed of the order.
-      cache_dir: where the index is kept; None for the corpus's directory.
 
     Raises:
-      DataError: there are no documents, or the index cannot be written.
+      DataError: there are no documents.
     """
-    name = f"best-fit-{seq_len}"
-    directory = corpus.directory / name
-    if cache_dir is not None:
-        directory = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
     if not corpus.train.num_documents:
         left_out = "; ".join(f"{n:,} {event}" for event, n in corpus.train.events.items())
         reason = f": {left_out}. Set a larger seq_len, or give" if left_out else ".\nGive"
         raise DataError(f"The corpus has no documents to train on{reason} more text.")
-    files = IndexedDirectory(directory, kind="packing", source="corpus")
-    files.write_once(
-        lambda draft: _write_pieces(corpus, draft, capacity=seq_len),
-        elsewhere="best_fit(cache_dir=...)",
-    )
-    return _Bins(corpus, files, seq_len=seq_len, seed=seed)
+    return _Bins(corpus, seq_len=seq_len, seed=seed)
 
 
 class _Bins:
     """Sequences that are bins of pieces; bins of one group hold pieces of the same lengths."""
 
-    def __init__(
-        self, corpus: PreparedCorpus, files: IndexedDirectory, *, seq_len: int, seed: int
-    ) -> None:
-        index = files.read_index()
-        self._counts = np.array(index["counts"], dtype=np.int64)  # of pieces of each length
-        words = f"{FORMAT_VERSION} {corpus.checksum} {seq_len} {index['sha256']}"
-        if index["corpus"] != corpus.checksum or len(self._counts) != seq_len + 1:
-            raise files.damaged("it belongs to another corpus")
-        size = int(self._counts.sum()) * _PIECE.itemsize
-        files.check_size(_PIECES, size=size)
-        if size < VERIFIED_BELOW_BYTES:
-            files.check_hash(_PIECES, sha256=index["sha256"])
-        self.checksum = hashlib.sha256(words.encode()).hexdigest()
-        self._pieces = ArrayFile(files.path / _PIECES, _PIECE)
+    def __init__(self, corpus: PreparedCorpus, *, seq_len: int, seed: int) -> None:
+        chunks = corpus.train.document_bounds(at_once=DOCUMENTS_AT_ONCE)
+        cut = (_pieces_of(bounds, capacity=seq_len) for bounds in chunks)
+        lengths, values = map(np.concatenate, zip(*cut, strict=True))
+        self._pieces = values[np.argsort(lengths, kind="stable")]
+        self._counts = np.bincount(lengths, minlength=seq_len + 1)  # of pieces of each length
         self._first_pieces = np.cumsum(self._counts) - self._counts
+        words = f"best fit {corpus.checksum} {seq_len}"
+        self.checksum = hashlib.sha256(words.encode()).hexdigest()
         self._split = corpus.train
         self._seq_len = seq_len
         self._seed = seed
@@ -285,8 +230,7 @@ class _Bins:
         ranks = np.repeat(self._first_ranks[group] + within * times, times) + copies
         shifts = _rotations(self._seed, epoch, self._seq_len + 1)[lengths]
         places = self._first_pieces[lengths] + (ranks + shifts) % self._counts[lengths]
-        pieces = [self._pieces.read(place, place + 1)[0] for place in places.tolist()]
-        values = np.array(pieces, dtype=_PIECE).astype(np.int64)
+        values = self._pieces[places]
         starts, continues = values >> 1, (values & 1).astype(bool)
         order = np.argsort(_mixed(starts, salt=int(shifts[0])), kind="stable")
         columns = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())

@@ -16,8 +16,8 @@ from typing import Any
 from fidgpt.data.documents import Document, text_of
 from fidgpt.data.encoders import SplitDocument, encode_all
 from fidgpt.data.errors import DataError, delete_command
-from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
-from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
+from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD, IndexedDirectory
+from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter
 from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec, begin_of_text, load_tokenizer
 from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
@@ -104,7 +104,7 @@ class Corpus:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _open(self, directory: Path, key: str, show_progress: bool) -> PreparedCorpus:
-        files = corpus_files(directory)
+        files = IndexedDirectory(directory)
         foreign = directory.exists() and not files.exists
         if foreign and (not directory.is_dir() or any(directory.iterdir())):
             raise DataError(
@@ -115,7 +115,6 @@ class Corpus:
         progress = PreparationProgress(show=show_progress)
         files.write_once(
             lambda draft: {"key": key, **_Preparation(self, draft, progress).write()},
-            elsewhere="cache_dir=..., --out, or the environment variable FIDGPT_CACHE",
             key=key,
             on_wait=lambda: progress.print(f"Waiting for another process to write {directory}"),
         )

@@ -266,7 +266,7 @@ class PreparedCorpus:
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
-        self._files = corpus_files(self.directory)
+        self._files = IndexedDirectory(self.directory)
         if not self._files.exists:
             raise DataError(
                 f"{directory} is not a prepared corpus: it has no {INDEX}.\n"
@@ -303,7 +303,7 @@ class PreparedCorpus:
     def of_validation(self) -> "PreparedCorpus":
         """Return a corpus whose training split is the validation split of this one, for packing."""
         corpus = copy.copy(self)
-        corpus.train, corpus.directory = self.validation, self.directory / "validation"
+        corpus.train = self.validation
         return corpus
 
     @functools.cached_property
@@ -337,8 +337,3 @@ class PreparedCorpus:
         for shard in self.train.shards + self.validation.shards:
             for file, sha256 in shard.hashes().items():
                 self._files.check_hash(file, sha256=sha256)
-
-
-def corpus_files(directory: Path) -> IndexedDirectory:
-    """Return the files of a prepared corpus, which may not exist yet."""
-    return IndexedDirectory(directory, kind="prepared corpus", source="source")

@@ -1,6 +1,5 @@
 """Tokenizers: bytes, trained byte-level BPE, and those of files."""
 
-import abc
 import codecs
 import functools
 import hashlib
@@ -29,7 +28,6 @@ from fidgpt.ranges import require_size
 
 __all__ = [
     "BPETokenizer",
-    "ByteLevelTokenizer",
     "ByteTokenizer",
     "ChatSettings",
     "StreamDecoder",
@@ -45,76 +43,7 @@ __all__ = [
 
 
 END_OF_TEXT = "<|endoftext|>"
-
-
-class Tokenizer(abc.ABC):
-    """Converts text to token ids and back, losslessly.
-
-    Attributes:
-      end_of_text: id of the end-of-text token, which follows every document.
-      chat: how conversations become text; None if the tokenizer does not say.
-      prefix: what is in front of a text before it is encoded, and is no part of it.
-      puts_begin: whether a prompt begins with the token in front of documents; where it does not,
-        documents are trained that way alone.
-
-    Args:
-      values: the bytes of each token; none for special tokens.
-    """
-
-    end_of_text: int
-    chat: "ChatSettings | None" = None
-    prefix: str = ""
-    puts_begin: bool = True
-
-    def __init__(self, values: list[bytes]) -> None:
-        self._values = values
-
-    @property
-    def begin_of_text(self) -> int | None:
-        """The id of the token in front of every document: `end_of_text`, another, or None."""
-        return self.end_of_text
-
-    @property
-    def vocab_size(self) -> int:
-        """One more than the largest token id."""
-        return len(self._values)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without an end-of-text token."""
-        return self.encode_batch([text])[0].tolist()
-
-    @abc.abstractmethod
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        """Return the ids of each text; thread-safe."""
-
-    def normalize(self, text: str) -> str:
-        """Return the text whose bytes are those of its tokens."""
-        return text
-
-    def token_values(self) -> list[bytes]:
-        """Return the bytes of each token; none for special tokens."""
-        return list(self._values)
-
-    @abc.abstractmethod
-    def special_ids(self) -> dict[str, int]:
-        """Return the ids of the special tokens by name, including the end-of-text token."""
-
-    def token_bytes(self) -> list[int]:
-        """Return the number of UTF-8 bytes of each token; 0 for special tokens."""
-        return [len(value) for value in self._values]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a sequence of ids; invalid UTF-8 becomes U+FFFD."""
-        text = b"".join(self._values[token] for token in ids).decode(errors="replace")
-        return text.removeprefix(self.prefix)
-
-    @abc.abstractmethod
-    def save(self, path: str | Path) -> None:
-        """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library can read."""
-
-    @abc.abstractmethod
-    def for_chat(self, template: str, *, end_of_text: str) -> "Tokenizer":
-        """Return one that writes conversations by a template, with this token after each."""
+_BYTES = [bytes([value]) for value in range(256)]
 
 
 class ChatSettings(NamedTuple):
@@ -127,6 +56,210 @@ class ChatSettings(NamedTuple):
 
     template: str
     tokens: Mapping[str, str] = {}
+
+
+# Hugging Face's files beside a tokenizer.json: names of special tokens, and the chat template.
+SETTINGS_FILE, _TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_END_KEY = "end_of_text"  # what follows a document, where `eos_token` ends a turn
+_KEPT = (*TOKEN_KEYS, "add_bos_token", "chat_template", _END_KEY)
+
+
+@functools.cache
+def byte_letters() -> tuple[str, ...]:
+    """Return the printable character that stands for each byte in a byte-level tokenizer.json.
+
+    Bytes that are printable in Latin-1 stand for themselves; the others are numbered from U+0100 on
+    (the byte-level BPE of Radford et al., 2019).
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(0x100, 0x200))
+    return tuple(chr(value if value in printable else next(spare)) for value in range(256))
+
+
+class Tokenizer:
+    """Converts text to token ids and back, losslessly, by one of the `tokenizers` library.
+
+    Args:
+      backend: of the library; it is changed, so that it parses no special tokens in texts.
+      end_of_text: name of the end-of-text token, which it has.
+      settings: those of a tokenizer_config.json.
+
+    Attributes:
+      end_of_text: id of the end-of-text token, which follows every document.
+      chat: how conversations become text; None if the tokenizer does not say.
+      prefix: what is in front of a text before it is encoded, and is no part of it.
+      puts_begin: whether a prompt begins with the token in front of documents; where it does not,
+        documents are trained that way alone.
+    """
+
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        end_of_text: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._values = _token_values(backend)
+        _disable_special_tokens(backend)
+        if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
+            backend.model.dropout = None
+        self._backend = backend
+        number = backend.token_to_id(end_of_text)
+        assert number is not None  # who builds it has looked
+        self.end_of_text = number
+        self._end_of_text_name = end_of_text
+        self._settings = dict(settings or {})
+        is_bytes = self._values[:256] == _BYTES and not any(self._values[256:])
+        self._is_bytes = is_bytes and backend.normalizer is None  # no merge: as numpy reads a text
+        self._spelling = spelling(backend) if has_space_letter(backend) else None
+        if self._spelling is not None:
+            _disable_special_tokens(self._spelling)
+        # One that transformers wrote does as its settings say, or its post-processor.
+        says = self._settings.get("add_bos_token", "tokenizer_class" not in self._settings)
+        self.puts_begin = bool(says) or backend.encode("").ids[:1] == [self.begin_of_text]
+        self.prefix = ""
+        if has_space_letter(backend):
+            begin = b"".join(self._values[token] for token in self.encode("a"))
+            self.prefix = begin.decode(errors="replace").removesuffix("a")
+        self.chat: ChatSettings | None = None
+        template = self._settings.get("chat_template")
+        if isinstance(template, str):
+            names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
+            if names["bos_token"] == end_of_text:  # which is in front of conversations already
+                del names["bos_token"]
+            if names["eos_token"] == end_of_text and "eos_token" not in template:
+                del names["eos_token"]  # `save` names it for other systems
+            self.chat = ChatSettings(template, {key: name for key, name in names.items() if name})
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id."""
+        return len(self._values)
+
+    @functools.cached_property
+    def begin_of_text(self) -> int | None:
+        """The id of the token in front of every document: `end_of_text`, another, or None."""
+        name = _name_of(self._settings.get("bos_token"))
+        begin = None if name is None else self._backend.token_to_id(name)
+        added = self._backend.encode("").ids
+        if name is None and added and added[0] != self.end_of_text:
+            return added[0]
+        if begin is None or begin == self.end_of_text:
+            is_said = {"bos_token", "eos_token"} & self._settings.keys()
+            return self.end_of_text if begin is not None or not is_said else None
+        return begin if self._settings.get("add_bos_token", added[:1] == [begin]) else None
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, without an end-of-text token."""
+        return self.encode_batch([text])[0].tolist()
+
+    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
+        """Return the ids of each text; thread-safe."""
+        if self._is_bytes:
+            return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
+        return [np.frombuffer(self._encode(text), np.uint32) for text in texts]
+
+    def _encode(self, text: str) -> "array[int]":
+        ids = _ids_of(self._backend, text)
+        if self._spelling is not None and any(not self._values[token] for token in ids):
+            return _ids_of(self._spelling, text)
+        return ids
+
+    def normalize(self, text: str) -> str:
+        """Return the text whose bytes are those of its tokens."""
+        if has_space_letter(self._backend):
+            values = (self._values[token] for token in self.encode(text))
+            return b"".join(values).decode(errors="replace")
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
+
+    def token_values(self) -> list[bytes]:
+        """Return the bytes of each token; none for special tokens."""
+        return list(self._values)
+
+    def special_ids(self) -> dict[str, int]:
+        """Return the ids of the special tokens by name, including the end-of-text token."""
+        added = self._backend.get_added_tokens_decoder().items()
+        return {token.content: number for number, token in added if token.special}
+
+    def token_bytes(self) -> list[int]:
+        """Return the number of UTF-8 bytes of each token; 0 for special tokens."""
+        return [len(value) for value in self._values]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of a sequence of ids; invalid UTF-8 becomes U+FFFD."""
+        text = b"".join(self._values[token] for token in ids).decode(errors="replace")
+        return text.removeprefix(self.prefix)
+
+    def save(self, path: str | Path) -> None:
+        """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library can read.
+
+        It gets a tokenizer_config.json beside it if it is unusual.
+        """
+        path = Path(path)
+        path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+        begins = self.begin_of_text == self.end_of_text
+        is_usual = self._end_of_text_name == END_OF_TEXT and begins and self.puts_begin
+        if self.chat is not None or not is_usual:
+            kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
+            own: dict[str, Any] = {"bos_token": self._end_of_text_name if begins else None}
+            if not self.puts_begin:
+                own["add_bos_token"] = False
+            written = {"eos_token": self._end_of_text_name, **own, **kept}
+            text = json.dumps(written, indent=2) + "\n"
+            path.with_name(SETTINGS_FILE).write_text(text, encoding="utf-8")
+
+    def for_chat(self, template: str, *, end_of_text: str) -> "Tokenizer":
+        """Return one that writes conversations by a template, with this token after each."""
+        settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
+        return Tokenizer(self._backend, end_of_text=end_of_text, settings=settings)
+
+
+def _disable_special_tokens(backend: tokenizers.Tokenizer) -> None:
+    """Disable padding, truncation and the parsing of special tokens."""
+    # Text that spells a special token is encoded as text: a document cannot end itself.
+    backend.encode_special_tokens = True
+    backend.no_padding()
+    backend.no_truncation()
+
+
+def _ids_of(backend: tokenizers.Tokenizer, text: str) -> "array[int]":
+    """Return the ids of a text; the calling thread encodes without the GIL."""
+    # A batch of one, since a larger one goes to the library's own threads.
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    return array("I", encoding.ids)  # three times as fast as numpy's conversion of a list
+
+
+# A corpus loads one file to prepare it, to write it and to open it: the last vocabulary is kept.
+_from_str = functools.lru_cache(maxsize=1)(tokenizers.Tokenizer.from_str)
+
+
+@functools.lru_cache(maxsize=1)
+def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
+    has_pieces = has_space_letter(backend)
+    bytes_of = piece_bytes if has_pieces else _letter_bytes
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    values = [b""] * (max(vocabulary.values()) + 1)
+    for token, number in vocabulary.items():
+        values[number] = bytes_of(token)
+    for number, added in backend.get_added_tokens_decoder().items():
+        content = piece_bytes(added.content) if has_pieces else added.content.encode()
+        values[number] = b"" if added.special else content
+    return values
+
+
+def _letter_bytes(token: str) -> bytes:
+    """Return the bytes of a token of byte letters; none where it has others, or was added."""
+    try:
+        return bytes(map(_values_by_letter().__getitem__, token))
+    except KeyError:
+        return b""
+
+
+@functools.cache
+def _values_by_letter() -> dict[str, int]:
+    return {letter: value for value, letter in enumerate(byte_letters())}
 
 
 @runtime_checkable
@@ -205,163 +338,6 @@ def check_vocab_size(tokenizer: Tokenizer, *, vocab_size: int) -> None:
         )
 
 
-# Hugging Face's files beside a tokenizer.json: names of special tokens, and the chat template.
-SETTINGS_FILE, _TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
-TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
-_END_KEY = "end_of_text"  # what follows a document, where `eos_token` ends a turn
-_KEPT = (*TOKEN_KEYS, "add_bos_token", "chat_template", _END_KEY)
-
-
-@functools.cache
-def byte_letters() -> tuple[str, ...]:
-    """Return the printable character that stands for each byte in a byte-level tokenizer.json.
-
-    Bytes that are printable in Latin-1 stand for themselves; the others are numbered from U+0100 on
-    (the byte-level BPE of Radford et al., 2019).
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    spare = iter(range(0x100, 0x200))
-    return tuple(chr(value if value in printable else next(spare)) for value in range(256))
-
-
-class ByteLevelTokenizer(Tokenizer):
-    """A tokenizer of the `tokenizers` library, built by `BPETokenizer` or `TokenizerFile`."""
-
-    def __init__(
-        self,
-        backend: tokenizers.Tokenizer,
-        *,
-        end_of_text: str,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(_token_values(backend))
-        _disable_special_tokens(backend)
-        if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
-            backend.model.dropout = None
-        self._backend = backend
-        number = backend.token_to_id(end_of_text)
-        assert number is not None  # who builds it has looked
-        self.end_of_text = number
-        self._end_of_text_name = end_of_text
-        self._settings = dict(settings or {})
-        self._spelling = spelling(backend) if has_space_letter(backend) else None
-        if self._spelling is not None:
-            _disable_special_tokens(self._spelling)
-        # One that transformers wrote does as its settings say, or its post-processor.
-        says = self._settings.get("add_bos_token", "tokenizer_class" not in self._settings)
-        self.puts_begin = bool(says) or backend.encode("").ids[:1] == [self.begin_of_text]
-        if has_space_letter(backend):
-            begin = b"".join(self._values[token] for token in self.encode("a"))
-            self.prefix = begin.decode(errors="replace").removesuffix("a")
-        template = self._settings.get("chat_template")
-        if isinstance(template, str):
-            names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
-            if names["bos_token"] == end_of_text:  # which is in front of conversations already
-                del names["bos_token"]
-            self.chat = ChatSettings(template, {key: name for key, name in names.items() if name})
-
-    @functools.cached_property
-    def begin_of_text(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The id of the token that the tokenizer puts in front of a text by itself."""
-        name = _name_of(self._settings.get("bos_token"))
-        begin = None if name is None else self._backend.token_to_id(name)
-        added = self._backend.encode("").ids
-        if name is None and added and added[0] != self.end_of_text:
-            return added[0]
-        if begin is None or begin == self.end_of_text:
-            is_said = {"bos_token", "eos_token"} & self._settings.keys()
-            return self.end_of_text if begin is not None or not is_said else None
-        return begin if self._settings.get("add_bos_token", added[:1] == [begin]) else None
-
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        return [np.frombuffer(self._encode(text), np.uint32) for text in texts]
-
-    def _encode(self, text: str) -> "array[int]":
-        ids = _ids_of(self._backend, text)
-        if self._spelling is not None and any(not self._values[token] for token in ids):
-            return _ids_of(self._spelling, text)
-        return ids
-
-    def normalize(self, text: str) -> str:
-        if has_space_letter(self._backend):
-            values = (self._values[token] for token in self.encode(text))
-            return b"".join(values).decode(errors="replace")
-        normalizer = self._backend.normalizer
-        return text if normalizer is None else normalizer.normalize_str(text)
-
-    def special_ids(self) -> dict[str, int]:
-        added = self._backend.get_added_tokens_decoder().items()
-        return {token.content: number for number, token in added if token.special}
-
-    def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, and a tokenizer_config.json if it is unusual."""
-        path = Path(path)
-        path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
-        begins = self.begin_of_text == self.end_of_text
-        is_usual = self._end_of_text_name == END_OF_TEXT and begins and self.puts_begin
-        if self.chat is not None or not is_usual:
-            kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
-            own: dict[str, Any] = {"bos_token": self._end_of_text_name if begins else None}
-            if not self.puts_begin:
-                own["add_bos_token"] = False
-            _write_settings(path, {"eos_token": self._end_of_text_name, **own, **kept})
-
-    def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
-        settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
-        return ByteLevelTokenizer(self._backend, end_of_text=end_of_text, settings=settings)
-
-
-def _disable_special_tokens(backend: tokenizers.Tokenizer) -> None:
-    """Disable padding, truncation and the parsing of special tokens."""
-    # Text that spells a special token is encoded as text: a document cannot end itself.
-    backend.encode_special_tokens = True
-    backend.no_padding()
-    backend.no_truncation()
-
-
-def _ids_of(backend: tokenizers.Tokenizer, text: str) -> "array[int]":
-    """Return the ids of a text; the calling thread encodes without the GIL."""
-    # A batch of one, since a larger one goes to the library's own threads.
-    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
-    return array("I", encoding.ids)  # three times as fast as numpy's conversion of a list
-
-
-def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    text = json.dumps(settings, indent=2)
-    path.with_name(SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
-
-
-# A corpus loads one file to prepare it, to write it and to open it: the last vocabulary is kept.
-_from_str = functools.lru_cache(maxsize=1)(tokenizers.Tokenizer.from_str)
-
-
-@functools.lru_cache(maxsize=1)
-def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
-    has_pieces = has_space_letter(backend)
-    bytes_of = piece_bytes if has_pieces else _letter_bytes
-    vocabulary = backend.get_vocab(with_added_tokens=True)
-    values = [b""] * (max(vocabulary.values()) + 1)
-    for token, number in vocabulary.items():
-        values[number] = bytes_of(token)
-    for number, added in backend.get_added_tokens_decoder().items():
-        content = piece_bytes(added.content) if has_pieces else added.content.encode()
-        values[number] = b"" if added.special else content
-    return values
-
-
-def _letter_bytes(token: str) -> bytes:
-    """Return the bytes of a token of byte letters; none where it has others, or was added."""
-    try:
-        return bytes(map(_values_by_letter().__getitem__, token))
-    except KeyError:
-        return b""
-
-
-@functools.cache
-def _values_by_letter() -> dict[str, int]:
-    return {letter: value for value, letter in enumerate(byte_letters())}
-
-
 class ByteTokenizer(Tokenizer):
     """UTF-8 bytes as ids 0 to 255, and the end of text as 256.
 
@@ -370,12 +346,17 @@ class ByteTokenizer(Tokenizer):
     """
 
     sample_bytes = 0
-    end_of_text = 256
 
     def __init__(self, *, special_tokens: Sequence[str] = ()) -> None:
         self.special_tokens = tuple(special_tokens)
-        special = [b""] * (1 + len(self.special_tokens))
-        super().__init__([bytes([value]) for value in range(256)] + special)
+        vocabulary = {**_values_by_letter(), END_OF_TEXT: 256}
+        backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        backend.decoder = decoders.ByteLevel()
+        names = (END_OF_TEXT, *self.special_tokens)
+        special = [AddedToken(name, special=True, normalized=False) for name in names]
+        backend.add_special_tokens(special)
+        super().__init__(backend, end_of_text=END_OF_TEXT)
 
     def identity(self) -> str:
         return " ".join(["bytes", *self.special_tokens])
@@ -386,34 +367,6 @@ class ByteTokenizer(Tokenizer):
     def build(self, sample: Sequence[str]) -> "ByteTokenizer":
         """Return `self`: there is nothing to train."""
         return self
-
-    def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
-
-    def special_ids(self) -> dict[str, int]:
-        names = (END_OF_TEXT, *self.special_tokens)
-        return {name: number for number, name in enumerate(names, start=256)}
-
-    def save(self, path: str | Path) -> None:
-        """Write a byte-level BPE without merges, which other libraries can read."""
-        backend = tokenizers.Tokenizer(models.BPE(vocab=_vocabulary(), merges=[]))
-        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-        backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens(
-            [AddedToken(name, special=True, normalized=False) for name in self.special_ids()]
-        )
-        Path(path).write_text(backend.to_str(pretty=True), encoding="utf-8")
-        if self.chat is not None:
-            _write_settings(Path(path), {"chat_template": self.chat.template})
-
-    def for_chat(self, template: str, *, end_of_text: str) -> "ByteTokenizer":
-        tokenizer = ByteTokenizer(special_tokens=self.special_tokens)
-        tokenizer.chat = ChatSettings(template)
-        return tokenizer
-
-
-def _vocabulary() -> dict[str, int]:
-    return {**_values_by_letter(), END_OF_TEXT: 256}
 
 
 # How text is split before merging. In order: a word with one character before it (" word", ".join",
@@ -474,7 +427,7 @@ class BPETokenizer:
         """Return the first id: special tokens come before bytes and merges."""
         return 0
 
-    def build(self, sample: Sequence[str]) -> ByteLevelTokenizer:
+    def build(self, sample: Sequence[str]) -> Tokenizer:
         """Learn the merges, deterministically."""
         backend = tokenizers.Tokenizer(models.BPE())
         backend.pre_tokenizer = pre_tokenizers.Sequence(
@@ -492,7 +445,7 @@ class BPETokenizer:
             show_progress=False,
         )
         backend.train_from_iterator(sample, trainer, length=len(sample))
-        return ByteLevelTokenizer(backend, end_of_text=END_OF_TEXT)
+        return Tokenizer(backend, end_of_text=END_OF_TEXT)
 
 
 END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
@@ -553,13 +506,6 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """
     path = Path(path).expanduser()
     text, content = _read(path)
-    model, added = content["model"], content.get("added_tokens", ())
-    is_plain = content.get("normalizer") is None and model.get("merges") == []
-    if is_plain and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
-        names = sorted((token["id"], token["content"]) for token in added)
-        tokenizer = ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
-        template = _settings_beside(path).get("chat_template")
-        return tokenizer.for_chat(template, end_of_text=END_OF_TEXT) if template else tokenizer
     try:
         backend = _from_str(text)
         if has_space_letter(backend):
@@ -578,7 +524,7 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     name = end_of_text or _end_beside(settings)
     for candidate in END_OF_TEXT_NAMES if name is None else (name,):
         if backend.token_to_id(candidate) is not None:
-            tokenizer = ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            tokenizer = Tokenizer(backend, end_of_text=candidate, settings=settings)
             values = tokenizer.token_values()
             if change := change_of(content, tokenizer.encode, values, prefix=tokenizer.prefix):
                 raise DataError(

@@ -1,7 +1,7 @@
 """Training on preferences: losses of pairs of answers, and the step that takes them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -49,11 +49,10 @@ class Answers:
     @property
     def means(self) -> "Answers":
         """The same with log-probabilities per token."""
-        return Answers(
+        return replace(
+            self,
             chosen=self.chosen / self.chosen_lengths.clamp_min(1),
             rejected=self.rejected / self.rejected_lengths.clamp_min(1),
-            chosen_lengths=self.chosen_lengths,
-            rejected_lengths=self.rejected_lengths,
         )
 
 

@@ -6,11 +6,11 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fidgpt.data import Tokenizer
-from fidgpt.model.generation import Sampling
+from fidgpt.model.generation import Choice, Sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
@@ -19,6 +19,7 @@ from fidgpt.train.evaluation import continuations
 __all__ = ["Choices", "Completion", "Exam", "Examinee", "Letters", "Writing", "graded"]
 
 T = TypeVar("T")
+_CHUNK = 1024  # tokens whose logits exist at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,43 +39,76 @@ class Examinee:
     parallel: DataParallel = field(default_factory=DataParallel)
 
     @torch.inference_mode()
-    def logits(
+    def features(
         self, rows: Sequence[Sequence[int]], starts: Sequence[int]
-    ) -> list[tuple[Float[Tensor, "scored vocab"], Tensor]]:
-        """Return the logits of the tokens of each row from a start on, and these tokens.
+    ) -> list[tuple[Float[Tensor, "scored hidden"], Int64[Tensor, " scored"]]]:
+        """Return the tokens of each row from a start on, and the features that predict them.
 
-        All rows are read in one pass. A row that is longer than a table of positions loses its
-        beginning.
+        All rows are read in one pass.
         """
+        width = max(map(len, rows))
+        # Padding is on the right, where no earlier token sees it.
+        padded = torch.tensor([[*row, *[row[0]] * (width - len(row))] for row in rows])
+        padded = padded.to(self.model.device)
+        return [
+            (x[start - 1 : len(row) - 1], tokens[start : len(row)])
+            for row, start, tokens, x in zip(
+                rows, starts, padded, self.model.features(padded[:, :-1]), strict=True
+            )
+        ]
+
+    @torch.inference_mode()
+    def likelihoods(
+        self, rows: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> list[tuple[Float[Tensor, " scored"], Bool[Tensor, " scored"]]]:
+        """Return the nats of the tokens of each row from a start on, and whether each is greedy."""
+        parts = self.features(rows, starts)
+        kept, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+        nats, greedy = [], []
+        for x, y in zip(kept.split(_CHUNK), targets.split(_CHUNK), strict=True):
+            logits = self.model.unembedding(x).float()
+            nats.append(-F.cross_entropy(logits, y, reduction="none"))
+            greedy.append(logits.argmax(-1) == y)
+        counts = [len(tokens) for _, tokens in parts]
+        each = (torch.cat(one).cpu().split(counts) for one in (nats, greedy))
+        return [*zip(*each, strict=True)]
+
+    def fitting(
+        self, rows: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> tuple[list[Sequence[int]], list[int]]:
+        """Cut the beginnings of rows that are longer than a table of positions."""
         tables = [one for one in self.model.modules() if isinstance(one, LearnedPositions)]
         most = min((table.num_positions for table in tables), default=max(map(len, rows)))
-        kept = [list(row[-most:]) for row in rows]
-        width = max(map(len, kept))
-        padded = torch.tensor([[*row, *[row[0]] * (width - len(row))] for row in kept])
-        padded = padded.to(self.model.device)
-        found = []
-        for row, tokens, start, x in zip(
-            rows, padded, starts, self.model.features(padded), strict=True
-        ):
-            length = min(len(row), most)
-            begin = max(1, start - (len(row) - length))
-            logits = self.model.unembedding(x[begin - 1 : length - 1]).float()
-            found.append((logits, tokens[begin:length]))
-        return found
+        kept = [row[-most:] for row in rows]
+        cut = [len(row) - len(rest) for row, rest in zip(rows, kept, strict=True)]
+        return kept, [max(1, start - n) for start, n in zip(starts, cut, strict=True)]
 
-    def write(self, prompt: Sequence[int], *, num_tokens: int, stop: Sequence[str] = ()) -> str:
-        """Return the most likely text after a prompt, whose beginning is cut if it is too long."""
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        num_tokens: int,
+        stop: Sequence[str] = (),
+        choose: Choice | None = None,
+    ) -> list[str]:
+        """Return the texts after prompts, the most likely ones unless `choose` draws others.
+
+        A long prompt is cut on the left to leave room for the text, up to a half of the context.
+        """
         room = max(self.context - num_tokens, (self.context + 1) // 2)
+        greedy = Sampling(
+            seeds=[0] * len(prompts), temperature=0.0, vocab_size=self.tokenizer.vocab_size
+        )
         pieces = continuations(
             self.model,
             self.tokenizer,
-            [prompt[-room:]],
+            [prompt[-room:] for prompt in prompts],
             context=self.context,
             num_tokens=num_tokens,
-            choose=Sampling(seeds=[0], temperature=0.0, vocab_size=self.tokenizer.vocab_size),
+            choose=choose or greedy,
             stop=stop,
         )
-        return "".join(piece for (piece,) in pieces)
+        return ["".join(row) for row in zip(*pieces, strict=True)]
 
 
 @runtime_checkable
@@ -97,10 +131,8 @@ class Choices:
     right: int
 
     def __call__(self, examinee: Examinee) -> bool:
-        means = [
-            F.cross_entropy(logits, targets, reduction="none").mean().item()
-            for logits, targets in examinee.logits(self.rows, self.starts)
-        ]
+        likelihoods = examinee.likelihoods(*examinee.fitting(self.rows, self.starts))
+        means = [-nats.mean().item() for nats, _ in likelihoods]
         return means.index(min(means)) == self.right
 
 
@@ -112,8 +144,8 @@ class Completion:
     start: int
 
     def __call__(self, examinee: Examinee) -> bool:
-        ((logits, targets),) = examinee.logits([self.row], [self.start])
-        return bool((logits.argmax(-1) == targets).all())
+        ((_, is_greedy),) = examinee.likelihoods(*examinee.fitting([self.row], [self.start]))
+        return bool(is_greedy.all())
 
 
 @dataclass(frozen=True)
@@ -124,10 +156,12 @@ class Letters:
     letters: Sequence[int]
     right: int
 
+    @torch.inference_mode()
     def __call__(self, examinee: Examinee) -> bool:
-        # The last token is scored, whichever it is.
-        ((logits, _),) = examinee.logits([[*self.prompt, self.letters[0]]], [len(self.prompt)])
-        return int(logits[0, list(self.letters)].argmax()) == self.right
+        row, count = [*self.prompt, self.letters[0]], len(self.prompt)
+        ((x, _),) = examinee.features(*examinee.fitting([row], [count]))
+        logits = examinee.model.unembedding(x[0]).float()
+        return int(logits[list(self.letters)].argmax()) == self.right
 
 
 @dataclass(frozen=True)
@@ -139,7 +173,8 @@ class Writing:
     num_tokens: int = 512
 
     def __call__(self, examinee: Examinee) -> bool:
-        return self.judge(examinee.write(self.prompt, num_tokens=self.num_tokens))
+        (text,) = examinee.write([self.prompt], num_tokens=self.num_tokens)
+        return self.judge(text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,7 @@ def own_exams(
     Raises:
       DataError: there are no rows of a task, or it would run programs that may not.
     """
-    folder = None if data is None else _unpacked(Path(data).expanduser())
+    folder = None if data is None or not names else _unpacked(Path(data).expanduser())
     exams: dict[str, Exam] = {}
     for name in names:
         if name in CHATS:
