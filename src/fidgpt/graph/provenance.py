@@ -5,7 +5,6 @@ import functools
 import inspect
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -18,12 +17,6 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
 from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
-
-_WRITTEN = re.compile(
-    r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
-)
-_WITH_MEANT = re.compile(r"(?P<text>(\w+:).*?\$\{.*?), here (?P<meant>\2.*)", re.DOTALL)
-
 
 class Source(NamedTuple):
     """What set a value: a directive, a fiddler, or anything with a name.
@@ -48,16 +41,6 @@ class Source(NamedTuple):
         own = f"{self.kind} {self.number}: {self.text}" if self.kind else self.text
         own = f"{own}, here {self.meant}" if self.meant else own
         return f"{self.run}: {own}" if self.run else own
-
-    @classmethod
-    def read(cls, written: str) -> "Source":
-        """Return the source of which `str` wrote a text."""
-        found = _WRITTEN.fullmatch(written)
-        if found is None:
-            return cls(written)
-        both = _WITH_MEANT.fullmatch(found["text"])
-        text, meant = (both["text"], both["meant"]) if both else (found["text"], "")
-        return cls(text, found["kind"], int(found["number"]), found["run"], meant=meant)
 
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -473,14 +456,15 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
 
 def _as_json(assignment: Assignment) -> dict[str, Any]:
     value = None if assignment.value is fdl.NO_VALUE else short_text(assignment.value)
-    by = assignment.by and str(assignment.by)
+    fields = assignment.by._replace(where="")._asdict() if assignment.by else {}
+    by = {name: field for name, field in fields.items() if field}
     words = {"value": value, "by": by, "where": assignment.where}
     return {name: word for name, word in words.items() if name == "value" or word}
 
 
 def _from_json(written: dict[str, Any], source: str) -> Assignment:
     value = fdl.NO_VALUE if written["value"] is None else RecordedText(written["value"])
-    by = Source.read(written["by"]) if written.get("by") else None
+    by = Source(**written["by"]) if written.get("by") else None
     # A resumed run has assignments of its own, and those of previous runs, which name theirs.
     if by and by.run is None and source:
         by = by._replace(run=source)
