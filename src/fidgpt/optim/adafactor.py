@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fidgpt.optim.optimizers import Closure, Group, loss_of, require_settings
+from fidgpt.optim.optimizers import Closure, Group, loss_of
 from fidgpt.placement import block_of, held, is_divided, whole_shape
 from fidgpt.processes import Processes
 
@@ -34,33 +34,10 @@ class Adafactor(torch.optim.Adafactor):
     Attributes:
       processes: of the run; needed to step weights that are divided over them, and set by
         `share_work`.
-
-    Raises:
-      ValueError: a rate, decay or bound is out of range or not finite.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-    ) -> None:
-        require_settings(lr=float(lr), weight_decay=weight_decay)
-        if not -math.inf < beta2_decay <= 0:
-            raise ValueError(f"{beta2_decay=} must be finite and at most 0, such as -0.8.")
-        if not 1 <= d < math.inf:
-            raise ValueError(f"{d=} must be finite and at least 1; it bounds the update size.")
-        super().__init__(
-            params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
-        )
-        self.processes: Processes | None = None
-        self._shares: dict[Tensor, _Share] = {}
+    processes: Processes | None = None
+    _shares: "dict[Tensor, _Share]"
 
     def share_work(self, processes: Processes) -> None:
         """Let processes add up statistics; see `SharesWork`."""
