@@ -18,6 +18,7 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
 from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
 
+
 class Source(NamedTuple):
     """What set a value: a directive, a fiddler, or anything with a name.
 
