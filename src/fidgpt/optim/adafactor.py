@@ -195,7 +195,7 @@ class _Update:
             self.weights.mul_(1 - rate * group["weight_decay"])
         for name, total in sums.items():
             dim, _ = self.factors[name]
-            self.state[name].lerp_(total / self.share.shape[dim], weight)
+            held(self.state[name]).lerp_(total / self.share.shape[dim], weight)
         if not self.factors:
             held(self.state["variance"]).lerp_(self.gradient.square(), weight)
 
@@ -207,9 +207,9 @@ class _Update:
             return torch.zeros_like(self.gradient)
         if self.factors:
             rows, columns = (
-                self.state[name][self._place(place, dim)] for name, dim in _FACTORS.items()
+                held(self.state[name])[self._place(place, dim)] for name, dim in _FACTORS.items()
             )
-            means = self.state["row_var"].mean(-2, keepdim=True)
+            means = held(self.state["row_var"]).mean(-2, keepdim=True)
             mean = means[(*place[:-2], slice(0, 1), slice(0, 1))]
             estimate = rows * columns / mean.clamp(min=eps)
         else:
