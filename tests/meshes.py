@@ -480,6 +480,7 @@ SAVED: dict[str, Fiddler] = {
 OPTIMIZERS: dict[str, Fiddler] = {
     "adamw": lambda cfg: None,
     "muon": fiddlers.use_muon,
+    "normuon": fiddlers.use_normuon,
     "adafactor": fiddlers.use_adafactor,
 }
 
@@ -502,12 +503,11 @@ class Run:
     def save(self, path: Path) -> dict[str, Tensor]:
         """Take two steps and save; return the whole state."""
         trainer = self.trainer
-        with trainer.parallel as parallel:
+        with trainer.parallel:
             trainer.prepare()
             state = trainer.setup(train.RunDirectory(path, texts={}))
             for step in range(NUM_STEPS):
-                rank, size = parallel.data_rank, parallel.data_size
-                trainer.update(state, trainer.stream.batch(step, rank=rank, world_size=size))
+                self._step(state, step)
             trainer.checkpoints.save(
                 path,
                 step=NUM_STEPS,
@@ -519,11 +519,18 @@ class Run:
             return whole_state(state)
 
     def restore(self, path: Path) -> dict[str, Tensor]:
-        """Resume; return the whole state."""
+        """Resume; return the whole state, from which another step is taken."""
         with self.trainer.parallel:
             self.trainer.prepare()
-            run = train.RunDirectory(path, texts={})
-            return whole_state(self.trainer.setup(run, resume=True))
+            state = self.trainer.setup(train.RunDirectory(path, texts={}), resume=True)
+            found = whole_state(state)
+            self._step(state, NUM_STEPS)
+            return found
+
+    def _step(self, state: TrainState, step: int) -> None:
+        trainer, parallel = self.trainer, self.trainer.parallel
+        rank, size = parallel.data_rank, parallel.data_size
+        trainer.update(state, trainer.stream.batch(step, rank=rank, world_size=size))
 
 
 def whole_state(state: TrainState) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.optim import Adafactor, Muon
 from fidgpt.parallel import DataParallel, Mesh, MeshParallel, TensorParallel
-from fidgpt.placement import Shard, shards_of, whole_of
+from fidgpt.placement import Shard, whole_of
 
 # Two stacks, of as many matrices as processes and one more; the others are wide, tall and narrow.
 MATRICES = ((4, 8, 12), (5, 6, 6), (12, 16), (16, 8), (32, 4), (7, 3), (12, 12), (12, 12))
@@ -51,21 +51,10 @@ def adafactor(parameters: list[nn.Parameter]) -> Adafactor:
     return Adafactor(parameters, lr=0.1, weight_decay=0.1)
 
 
-def size_of_factors(optimizer: Adafactor) -> int:
-    """Elements of the rows and columns that this process keeps."""
-    found = [
-        state[name]
-        for state in optimizer.state.values()
-        for name in ("row_var", "col_var")
-        if name in state
-    ]
-    return sum(one.numel() for one in found)
-
-
 def whole_state(optimizer: Adafactor) -> list[Tensor]:
     """Rows, columns and second moments, whole."""
     return [
-        whole_of(value, value if shards_of(value) else parameter)
+        whole_of(value, parameter) if name == "variance" else value
         for parameter, state in optimizer.state.items()
         for name, value in sorted(state.items())
         if name != "step"
@@ -106,7 +95,6 @@ def on(mesh: Mesh) -> dict[str, Any]:
             "operations": work,
             "adafactor": [whole_of(p, p) for p in everything],
             "state": whole_state(keeping),
-            "size": size_of_factors(keeping),
         }
 
 

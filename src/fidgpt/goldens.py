@@ -17,10 +17,11 @@ from torch import nn
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.cost import shared_parameters
-from fidgpt.graph import ConfigError, provenance_of
+from fidgpt.graph import ConfigError, find_parameter
 from fidgpt.graph.difference.changes import ranges
 from fidgpt.graph.errors import at, run_command
 from fidgpt.graph.outlines import Row, rows
+from fidgpt.graph.provenance import assignments_at, definition
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import Trainer
 
@@ -55,13 +56,13 @@ def causes(cfg: fdl.Config, changed: list[str]) -> list[str]:
     found = []
     for path in (line.split(" = ")[0] for line in changed if " = " in line):
         try:
-            provenance = provenance_of(cfg, path)
+            ref = find_parameter(cfg, path)
         except ValueError:  # the line is about a parameter of the model
             continue
-        if provenance.default_of:
-            found.append(f"{path}: a default of {provenance.default_of}")
-        elif provenance.assignments:
-            found.append(f"{path}: set by {provenance.assignments[0].set_by}")
+        if ref.value is fdl.NO_VALUE:
+            found.append(f"{path}: a default of {definition(ref.container)}")
+        elif assignments := assignments_at(ref):
+            found.append(f"{path}: set by {assignments[0].set_by}")
     return list(dict.fromkeys(found))
 
 

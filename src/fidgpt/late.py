@@ -11,8 +11,8 @@ _SETTINGS = {"RENAMED", "REMOVED"}  # see graph/codec.py
 
 def lazy_exports(
     package: str, modules: Mapping[str, Iterable[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package.
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the `__getattr__`, `__dir__` and `__all__` of a package.
 
     Define them under `if not TYPE_CHECKING`, beside imports of the same names: to type
     checkers they would define every name.
@@ -33,7 +33,7 @@ def lazy_exports(
     def listed() -> list[str]:
         return sorted({*vars(sys.modules[package]), *homes})
 
-    return load, listed
+    return load, listed, [*homes]
 
 
 def exports(module: ModuleType) -> dict[str, Any]:

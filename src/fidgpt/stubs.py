@@ -66,7 +66,7 @@ class _Nodes:
         function = fdl.get_callable(part)
         key = (type(part), function)
         if key not in self._names:
-            name = f"{function.__name__}{_kind(part)}"
+            name = f"{function.__name__}{fiddle.kind_of(part).__name__}"
             while name in self._parameters:
                 name += "_"
             self._names[key] = name
@@ -151,7 +151,9 @@ class _Nodes:
         function, held = fdl.get_callable(part), list(self._holders[name])
         own = hints.hints_of(function)
         made = self.written(own.get("return", Any))
-        kind = "fidgpt.graph.Config" if isinstance(part, Config) else f"fiddle.{_kind(part)}"
+        kind = (
+            "fidgpt.graph.Config" if isinstance(part, Config) else f"fiddle.{type(part).__name__}"
+        )
         arguments = ", ".join(f"_{i}" for i in range(len(held)))
         generic = f", Generic[{arguments}]" if held else ""
         yield f"\nclass {name}({kind}[{made}]{generic}):"
@@ -165,12 +167,6 @@ class _Nodes:
             read = f"_{held.index(key)}" if key in held else str(self._read_as(hint))
             yield f"    {key}: Value[{read}, {self.written(hint)}]"
         yield "    ..."
-
-
-def _kind(part: fdl.Buildable) -> str:
-    return next(
-        k.__name__ for k in (fdl.Partial, fdl.ArgFactory, fdl.Config) if isinstance(part, k)
-    )
 
 
 def _parts(root: Any) -> Iterator[fdl.Buildable]:

@@ -19,12 +19,13 @@ from fidgpt.graph import (
     check,
     dump,
     edits,
+    find_parameter,
     fingerprint,
     outline,
 )
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.outlines import flat
-from fidgpt.graph.provenance import provenance_of
+from fidgpt.graph.provenance import assignments_at
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.directories import name_of_base
 
@@ -233,5 +234,5 @@ def test_each_directive_records_what_it_changed() -> None:
         "samples.prompts[0]": "set:samples.prompts[0:1]=c",
         "trackers[1]": "set:trackers[-1]=Console",
     }.items():
-        found = provenance_of(made("set:seed=2", last), path).assignments
+        found = assignments_at(find_parameter(made("set:seed=2", last), path))
         assert str(found[0].by) == f"directive 3: {last}"

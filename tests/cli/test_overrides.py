@@ -112,7 +112,7 @@ def test_the_history_of_a_run_keeps_the_lines() -> None:
     text = dump_provenance(one.config)
     assert json.loads(text)["num_steps"][-1] == {
         "value": "1",
-        "by": "directive 1: set:num_steps=1",
+        "by": {"text": "set:num_steps=1", "kind": "directive", "number": 1},
         "where": "mine.yaml:2",
     }
     again = load(dump(one.config))

@@ -92,7 +92,8 @@ class TestWhy:
         assert lines[2] == f"  7  previously set by {before}"
         assert "directive" not in (run_directory / "config.json").read_text()
         recorded = json.loads(file.read_text())
-        assert recorded["seed"][-1] == {"value": "7", "by": "directive 4: set:seed=7"}
+        by = {"text": "set:seed=7", "kind": "directive", "number": 4}
+        assert recorded["seed"][-1] == {"value": "7", "by": by}
         file.unlink()
         done = command(train.main, resume, "--why=seed")
         assert (done.status, done.err) == (0, "")

@@ -215,7 +215,7 @@ def test_a_missing_sum_is_found() -> None:
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        ("adamw", "next"),
+        ("normuon", "next"),  # which steps some parameters as AdamW does
         *(pytest.param(kind, "each", marks=pytest.mark.long) for kind in meshes.OPTIMIZERS),
     ],
 )

@@ -63,9 +63,9 @@ def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
     return called(call.name, function, *first, **values)
 
 
-def needs_arguments(function: Callable[..., Any], *, given: int = 0) -> bool:
-    """Return whether a function cannot be called without arguments past the first `given`."""
-    parameters = list(inspect.signature(function).parameters.values())[given:]
+def needs_arguments(function: Callable[..., Any]) -> bool:
+    """Return whether a function cannot be called without arguments."""
+    parameters = inspect.signature(function).parameters.values()
     return any(one.default is one.empty and one.kind not in VARIADIC for one in parameters)
 
 

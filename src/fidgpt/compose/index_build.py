@@ -20,10 +20,11 @@ from fidgpt.compose.index import INSTALLED, PACKAGE, Index, base_of, checksum
 from fidgpt.files import atomic_path
 from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
 from fidgpt.graph.docs import description, doc_of, first_sentence
-from fidgpt.graph.errors import is_user_error
+from fidgpt.graph.errors import run_command
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fitting import builds, fitting
 from fidgpt.graph.paths import ParameterRef, find_parameter
+from fidgpt.graph.selectors import tags_of
 from fidgpt.graph.walk import children, holders, join, step_to
 
 Entry = dict[str, Any]
@@ -41,9 +42,7 @@ def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index
     root = compose(directives, catalogue).config
     kind, rest = split_directive(base_of(directives))
     function = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
-    held = [node.value for node in parts(root)]
-    used = {tag for part in held for own in fiddle.argument_tags(part).values() for tag in own}
-    used -= {*catalogue.tags.values()}
+    held, used = [node.value for node in parts(root)], tags_of(root) - {*catalogue.tags.values()}
     tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in used}}
     components = {name: one for name, one in catalogue.parts.items() if builds(one)}
     named = [function, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
@@ -174,18 +173,15 @@ def write(path: Path, index: Index) -> None:
             old.unlink()
 
 
-def main(path: str, directive: str, *allowed: str) -> None:
-    """Build an index, write it and print it."""
+def main(arguments: list[str]) -> int:
+    """Build an index, write it and print it; return the exit status."""
+    path, directive, *allowed = arguments
     index = build_index([directive], allowed)
     if path:
         write(Path(path), index)
     print(json.dumps(index))
+    return 0
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Exception as error:
-        if not is_user_error(error):
-            raise
-        sys.exit(f"error: {error}")
+    run_command(main)

@@ -25,14 +25,6 @@ def is_url(name: str) -> bool:
     return "://" in name
 
 
-def _located(name: str) -> tuple[Any, str]:
-    """Return the file system and the full path of a file."""
-    from fsspec.core import url_to_fs  # late: takes long
-
-    check_url(name)
-    return url_to_fs(name if is_url(name) else os.path.expanduser(name))
-
-
 def read_text(name: str) -> tuple[str, str]:
     """Return the path of a file and what it contains.
 
@@ -44,7 +36,10 @@ def read_text(name: str) -> tuple[str, str]:
         raise ConfigError("the name of a file is missing.")
     try:
         if is_url(name):
-            files, path = _located(name)
+            from fsspec.core import url_to_fs  # late: takes long
+
+            check_url(name)
+            files, path = url_to_fs(name)
             with files.open(path, "rb") as file:
                 content = read_all(file, most=_LARGEST)
         else:

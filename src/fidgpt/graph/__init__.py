@@ -25,14 +25,7 @@ from fidgpt.graph.formulas import formula
 from fidgpt.graph.hints import computed
 from fidgpt.graph.outlines import outline
 from fidgpt.graph.paths import find_parameter
-from fidgpt.graph.provenance import (
-    Assignment,
-    Provenance,
-    Source,
-    attributed_to,
-    provenance_of,
-    why_text,
-)
+from fidgpt.graph.provenance import Assignment, Source, attributed_to, why_text
 from fidgpt.graph.reproduce import Repro, repro
 from fidgpt.graph.selectors import find, find_parameters, holds, set_tag, tagged
 from fidgpt.graph.values import read_value

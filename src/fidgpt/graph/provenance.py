@@ -3,12 +3,12 @@
 import contextlib
 import functools
 import inspect
+import itertools
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -18,11 +18,6 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
 from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
-
-_WRITTEN = re.compile(
-    r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
-)
-_WITH_MEANT = re.compile(r"(?P<text>(\w+:).*?\$\{.*?), here (?P<meant>\2.*)", re.DOTALL)
 
 
 class Source(NamedTuple):
@@ -48,16 +43,6 @@ class Source(NamedTuple):
         own = f"{self.kind} {self.number}: {self.text}" if self.kind else self.text
         own = f"{own}, here {self.meant}" if self.meant else own
         return f"{self.run}: {own}" if self.run else own
-
-    @classmethod
-    def read(cls, written: str) -> "Source":
-        """Return the source of which `str` wrote a text."""
-        found = _WRITTEN.fullmatch(written)
-        if found is None:
-            return cls(written)
-        both = _WITH_MEANT.fullmatch(found["text"])
-        text, meant = (both["text"], both["meant"]) if both else (found["text"], "")
-        return cls(text, found["kind"], int(found["number"]), found["run"], meant=meant)
 
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -212,49 +197,6 @@ _installed = history.custom_location(_location)
 _installed.__enter__()
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """How a parameter, or an item of a list or dict, got its value.
-
-    Attributes:
-      path: the parameter.
-      value: its value, set or not; `fdl.NO_VALUE` if there is none.
-      assignments: those to this very parameter, newest first; the first one applies, unless it
-        removed the value.
-      tags: the tags by which the value is inherited; empty if it is not.
-      unset_by: what left the parameter unset, if it inherits.
-      source: the provenance of the parameter that sets the inherited value.
-      container: the provenance of the whole list or dict, for an item of one.
-      result: the result of a computed value, if it is known without building a module.
-      inputs: what it is computed from; of a formula, the names in it and their values.
-      default_of: the constructor whose default applies, and where it is written.
-      doc: the documentation of the parameter, or of its tag.
-    """
-
-    path: str
-    value: Any
-    assignments: list[Assignment] = field(default_factory=list)
-    tags: tuple[str, ...] = ()
-    unset_by: Assignment | None = None
-    source: "Provenance | None" = None
-    container: "Provenance | None" = None
-    result: Any = fdl.NO_VALUE
-    inputs: "list[Provenance]" = field(default_factory=list)
-    default_of: str | None = None
-    doc: str = ""
-
-
-def provenance_of(root: Any, path: str) -> Provenance:
-    """Return how the parameter or item at a path got its value.
-
-    Raises:
-      ConfigError: there is no such parameter; the nearest names are suggested.
-      ConfigErrors: the graph cannot be bound.
-    """
-    resolved = binding.Resolved.of(root)
-    return _explain(resolved, paths.find_parameter(resolved.root, path))
-
-
 def places_of(resolved: "binding.Resolved", path: str) -> list[str]:
     """Return all paths of the parameter or item at a path, the nearest to that one first.
 
@@ -276,49 +218,18 @@ def assignments_at(ref: paths.ParameterRef) -> list[Assignment]:
     return assignments_of(*ref.owner) if ref.owner else []
 
 
-def _explain(resolved: binding.Resolved, ref: paths.ParameterRef) -> Provenance:
-    part, key, value = ref.container, ref.key, ref.value
-    found = Provenance(ref.path, value, assignments_at(ref))
-    if not isinstance(part, fdl.Buildable):
-        holder = ref.above
-        while holder and not isinstance(holder.container, fdl.Buildable):
-            holder = holder.above
-        return replace(found, container=_explain(resolved, holder)) if holder else found
-    found = replace(found, doc=_doc(part, key))
-    if source := resolved.inherited_by(part).get(key):
-        return replace(
-            found,
-            value=source.value,
-            tags=tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key))),
-            unset_by=unset_by(part, key),
-            source=_explain(resolved, paths.find_parameter(resolved.root, source.path)),
-        )
-    if value is fdl.NO_VALUE and (default := fiddle.default_of(part, key)) is not fdl.NO_VALUE:
-        return replace(found, value=default, default_of=_definition(part))
-    if hints.is_quantity(value):
-        bound = resolved.copies[id(value)]
-        inputs = list(_inputs(resolved, ref, bound))
-        return replace(found, result=hints.computed(bound), inputs=inputs)
-    return found
+def _value_of(
+    resolved: binding.Resolved, ref: paths.ParameterRef
+) -> tuple[Any, paths.ParameterRef | None]:
+    """Return the value of a parameter, and the parameter that it is inherited from, if it is."""
+    source = resolved.inherited_by(ref.container).get(ref.key)
+    if source is not None:
+        return source.value, paths.find_parameter(resolved.root, source.path)
+    is_unset = ref.value is fdl.NO_VALUE and isinstance(ref.container, fdl.Buildable)
+    return fiddle.default_of(ref.container, ref.key) if is_unset else ref.value, None
 
 
-def _inputs(
-    resolved: binding.Resolved, ref: paths.ParameterRef, bound: fdl.Buildable
-) -> Iterator[Provenance]:
-    """Yield what a computed value is computed from, given its bound copy."""
-    if not formulas.is_formula(bound):
-        keys = fiddle.all_arguments(bound)
-        found = [_explain(resolved, paths.ParameterRef(ref.value, key, ref)) for key in keys]
-        yield from (one for one in found if one.value is not fdl.NO_VALUE)
-        return
-    for name, value in fiddle.set_arguments(bound)["values"].items():
-        if isinstance(value, TaggedValueCls):
-            value = fiddle.set_arguments(value).get("value", fdl.NO_VALUE)
-        result = hints.computed(value)
-        yield Provenance(name, value if result is fdl.NO_VALUE else result)
-
-
-def _definition(part: fdl.Buildable) -> str:
+def definition(part: fdl.Buildable) -> str:
     """Return the name of what a node calls, and where it is written."""
     function = inspect.unwrap(fdl.get_callable(part))
     try:
@@ -328,10 +239,13 @@ def _definition(part: fdl.Buildable) -> str:
     return f"{title(part)} ({(file or '').removeprefix(os.getcwd() + os.sep)}:{line})"
 
 
-def _doc(part: fdl.Buildable, key: fiddle.Key) -> str:
-    """Return the constructor's documentation of a parameter, else its tag's."""
+def _doc(ref: paths.ParameterRef) -> str:
+    """Return the constructor's documentation of a parameter, else its tag's; "" of an item."""
     from fidgpt.graph.docs import doc_of  # late: it imports a parser of docstrings
 
+    part, key = ref.container, ref.key
+    if not isinstance(part, fdl.Buildable):
+        return ""
     parameter = fiddle.parameter_of(part, key)
     name = parameter.name if parameter else str(key)
     if text := doc_of(fdl.get_callable(part)).parameters.get(name):
@@ -345,52 +259,89 @@ _MOST = 5  # assignments and inputs in a text
 
 
 def why_text(root: Any, path: str) -> str:
-    """Return the provenance of a path in a few lines.
+    """Return in a few lines how the parameter or item at a path got its value.
 
     Raises:
-      ConfigError, ConfigErrors: as `provenance_of` does.
+      ConfigError: there is no such parameter; the nearest names are suggested.
+      ConfigErrors: the graph cannot be bound.
     """
     resolved = binding.Resolved.of(root)
-    found = provenance_of(resolved, path)
-    others = [one for one in places_of(resolved, found.path) if one != found.path]
-    shared = [f"shared with {errors.listed(others, most=3)}"] if others else []
-    chain = [*shared, *_chain(found)]
-    lines = [f"{found.path} = {_value_text(found)}", *(f"  {line}" for line in chain)]
-    doc = found.doc or (found.source.doc if found.source else "")
-    return "\n".join([*lines, *([f"  {doc}"] if doc else [])]) + "\n"
+    ref = paths.find_parameter(resolved.root, path)
+    others = [one for one in places_of(resolved, ref.path) if one != ref.path]
+    lines = [f"shared with {errors.listed(others, most=3)}"] if others else []
+    lines += _chain(resolved, ref)
+    _, source = _value_of(resolved, ref)
+    lines += filter(None, [_doc(ref) or (_doc(source) if source else "")])
+    head = f"{ref.path} = {_value_text(resolved, source or ref)}"
+    return "\n".join([head, *(f"  {line}" for line in lines)]) + "\n"
 
 
-def _chain(found: Provenance) -> Iterator[str]:
-    is_overridden = found.source is not None or found.default_of is not None
-    if found.source is not None:
-        yield f"inherited from {found.source.path} through {' and '.join(found.tags)}"
-        if found.unset_by is not None:
-            yield f"  left unset by {found.unset_by.set_by}"
-        yield f"{found.source.path} = {_value_text(found.source)}"
-        yield from (f"  {line}" for line in _chain(found.source))
-    elif found.default_of is not None:
-        yield f"default of {found.default_of}"
-    for number, one in enumerate(found.assignments[:_MOST]):
+def _chain(resolved: binding.Resolved, ref: paths.ParameterRef) -> Iterator[str]:
+    """Yield what set a value, now and before, and what it is inherited or computed from."""
+    part, assignments = ref.container, assignments_at(ref)
+    value, source = _value_of(resolved, ref)
+    is_default = source is None and value is not ref.value
+    if source is not None:
+        tags = sorted(tag.__name__ for tag in fdl.get_tags(part, ref.key))
+        yield f"inherited from {source.path} through {' and '.join(tags)}"
+        if (left := unset_by(part, ref.key)) is not None:
+            yield f"  left unset by {left.set_by}"
+        yield f"{source.path} = {_value_text(resolved, source)}"
+        yield from (f"  {line}" for line in _chain(resolved, source))
+    elif is_default:
+        yield f"default of {definition(part)}"
+    is_overridden = source is not None or is_default
+    for number, one in enumerate(assignments[:_MOST]):
         if one.value is fdl.NO_VALUE:
             yield f"removed by {one.set_by}"
         else:
             verb = "previously set by" if is_overridden or number else "set by"
             yield f"{short_text(one.value)}  {verb} {one.set_by}"
-    if found.container is not None:
-        yield f"in {found.container.path}:"
-        yield from (f"  {line}" for line in _chain(found.container))
-    elif not found.assignments and not is_overridden:
-        yield "unset" if found.value is fdl.NO_VALUE else "set by unknown code"
-    for one in found.inputs[:_MOST]:
-        source = f"  <- {one.source.path}" if one.source else ""
-        yield f"computed from {one.path} = {short_text(one.value)}{source}"
+    if not isinstance(part, fdl.Buildable) and (holder := _holder(ref)):
+        yield f"in {holder.path}:"
+        yield from (f"  {line}" for line in _chain(resolved, holder))
+    elif not assignments and not is_overridden:
+        yield "unset" if value is fdl.NO_VALUE else "set by unknown code"
+    if source is None and _is_computed(ref):
+        yield from itertools.islice(_inputs(resolved, ref), _MOST)
 
 
-def _value_text(found: Provenance) -> str:
-    while found.source is not None:
-        found = found.source
-    text = short_text(found.value)
-    return text if found.result is fdl.NO_VALUE else f"{text} = {found.result!r:.60}"
+def _holder(ref: paths.ParameterRef) -> paths.ParameterRef | None:
+    """Return the argument of a part that an item is in."""
+    holder = ref.above
+    while holder and not isinstance(holder.container, fdl.Buildable):
+        holder = holder.above
+    return holder
+
+
+def _is_computed(ref: paths.ParameterRef) -> bool:
+    return isinstance(ref.container, fdl.Buildable) and hints.is_quantity(ref.value)
+
+
+def _inputs(resolved: binding.Resolved, ref: paths.ParameterRef) -> Iterator[str]:
+    """Yield what a value is computed from; of a formula, the names in it and their values."""
+    bound = resolved.copies[id(ref.value)]
+    if formulas.is_formula(bound):
+        for name, value in fiddle.set_arguments(bound)["values"].items():
+            if isinstance(value, TaggedValueCls):
+                value = fiddle.set_arguments(value).get("value", fdl.NO_VALUE)
+            result = hints.computed(value)
+            result = value if result is fdl.NO_VALUE else result
+            yield f"computed from {name} = {short_text(result)}"
+        return
+    for own in (paths.ParameterRef(ref.value, key, ref) for key in fiddle.all_arguments(bound)):
+        value, source = _value_of(resolved, own)
+        if value is not fdl.NO_VALUE:
+            origin = f"  <- {source.path}" if source else ""
+            yield f"computed from {own.path} = {short_text(value)}{origin}"
+
+
+def _value_text(resolved: binding.Resolved, ref: paths.ParameterRef) -> str:
+    """Return a value that is not inherited, and its result if it is computed."""
+    value, _ = _value_of(resolved, ref)
+    result = hints.computed(resolved.copies[id(value)]) if _is_computed(ref) else fdl.NO_VALUE
+    text = short_text(value)
+    return text if result is fdl.NO_VALUE else f"{text} = {result!r:.60}"
 
 
 def short_text(value: Any) -> str:
@@ -473,14 +424,15 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
 
 def _as_json(assignment: Assignment) -> dict[str, Any]:
     value = None if assignment.value is fdl.NO_VALUE else short_text(assignment.value)
-    by = assignment.by and str(assignment.by)
+    fields = assignment.by._replace(where="")._asdict() if assignment.by else {}
+    by = {name: field for name, field in fields.items() if field}
     words = {"value": value, "by": by, "where": assignment.where}
     return {name: word for name, word in words.items() if name == "value" or word}
 
 
 def _from_json(written: dict[str, Any], source: str) -> Assignment:
     value = fdl.NO_VALUE if written["value"] is None else RecordedText(written["value"])
-    by = Source.read(written["by"]) if written.get("by") else None
+    by = Source(**written["by"]) if written.get("by") else None
     # A resumed run has assignments of its own, and those of previous runs, which name theirs.
     if by and by.run is None and source:
         by = by._replace(run=source)

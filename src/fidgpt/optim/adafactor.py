@@ -1,17 +1,21 @@
-"""Adafactor: second moments of a row and a column per matrix, and the moments of divided ones."""
+"""Adafactor: second moments of a row and a column per matrix, and the moments of divided ones.
+
+Processes that hold parts of a matrix need no whole ones: each sums over what it holds, and the sums
+of all processes are added up. Rows and columns are a thousandth of the parameters in size, so that
+little is sent, and each process keeps them whole.
+"""
 
 import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fidgpt.optim.optimizers import Closure, Group, loss_of, require_settings
-from fidgpt.optim.statistics import ProcessStatistics, Share
-from fidgpt.placement import held, is_divided
+from fidgpt.optim.optimizers import Closure, Group, loss_of
+from fidgpt.placement import block_of, held, is_divided, whole_shape
 from fidgpt.processes import Processes
 
 __all__ = ["Adafactor"]
@@ -24,42 +28,20 @@ _step = inspect.unwrap(torch.optim.Adafactor.step)
 class Adafactor(torch.optim.Adafactor):
     """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), for divided weights too.
 
-    Row and column statistics are those of the full matrix. Processes that hold parts of it add up
-    sums over their parts, and each keeps its part of the statistics.
+    Row and column statistics are those of the full matrix, to which processes that hold parts of it
+    add up their sums.
 
     Attributes:
-      statistics: of the processes of the run; needed to step weights that are divided over them,
-        and set by `share_work`.
-
-    Raises:
-      ValueError: a rate, decay or bound is out of range or not finite.
+      processes: of the run; needed to step weights that are divided over them, and set by
+        `share_work`.
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-    ) -> None:
-        require_settings(lr=float(lr), weight_decay=weight_decay)
-        if not -math.inf < beta2_decay <= 0:
-            raise ValueError(f"{beta2_decay=} must be finite and at most 0, such as -0.8.")
-        if not 1 <= d < math.inf:
-            raise ValueError(f"{d=} must be finite and at least 1; it bounds the update size.")
-        super().__init__(
-            params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
-        )
-        self.statistics: ProcessStatistics | None = None
+    processes: Processes | None = None
+    _shares: "dict[Tensor, _Share]"
 
     def share_work(self, processes: Processes) -> None:
-        """Let processes keep statistics together; see `SharesWork`."""
-        self.statistics = ProcessStatistics(processes)
+        """Let processes add up statistics; see `SharesWork`."""
+        self.processes, self._shares = processes, {}
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -73,15 +55,13 @@ class Adafactor(torch.optim.Adafactor):
         ]
         if not divided:
             return _step(self, closure)
-        assert self.statistics is not None, "`share_work` comes before steps of divided weights"
+        assert self.processes is not None, "`share_work` comes before steps of divided weights"
         loss = loss_of(closure)
-        shares = self.statistics.shares([parameter for _, parameter in divided])
-        updates = [
-            _Update(group, parameter, share, self.state[parameter], self.statistics)
-            for (group, parameter), share in zip(divided, shares, strict=True)
-        ]
+        every = [parameter for group in groups for parameter in group["params"]]
+        self._shares = self._shares or _shares([*filter(is_divided, every)], self.processes)
+        updates = [_Update(group, p, self._shares[p], self.state[p]) for group, p in divided]
         for some in _rounds(updates):
-            _step_together(some, self.statistics)
+            _step_together(some, self.processes)
         try:
             self.param_groups = [
                 group | {"params": [p for p in group["params"] if not is_divided(p)]}
@@ -106,16 +86,47 @@ def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
     yield some
 
 
-def _step_together(updates: Sequence["_Update"], statistics: ProcessStatistics) -> None:
-    sums = iter(statistics.sum([one for update in updates for one in update.sums()]))
+def _step_together(updates: Sequence["_Update"], processes: Processes) -> None:
+    sums = iter(processes.all_reduce([one for update in updates for one in update.sums()]))
     for update in updates:
         update.remember(next(sums), {name: next(sums) for name in update.factors})
-    names = [(update, name) for update in updates for name in update.factors]
-    wholes = iter(statistics.wholes([update.state[name] for update, name in names]))
-    found = [update.direction(*(next(wholes) for _ in update.factors)) for update in updates]
+    found = [update.direction() for update in updates]
     norms = [update.counted(one) for update, one in zip(updates, found, strict=True)]
-    for update, direction, norm in zip(updates, found, statistics.sum(norms), strict=True):
+    for update, direction, norm in zip(updates, found, processes.all_reduce(norms), strict=True):
         update.apply(direction, norm)
+
+
+class _Share(NamedTuple):
+    """What a process holds of a parameter.
+
+    Attributes:
+      shape: of the whole.
+      place: of what it holds in each dimension; None if that is nothing.
+      counts: whether it is the first of the processes that hold the same.
+      most: elements of the largest part that any process holds.
+    """
+
+    shape: tuple[int, ...]
+    place: tuple[slice, ...] | None
+    counts: bool
+    most: int
+
+
+def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, _Share]:
+    """Return what this process holds of parameters; all processes call this with the same ones."""
+    blocks = map(block_of, parameters)
+    everyone = processes.gather(
+        [block and (block.begin, tuple(block.tensor.shape)) for block in blocks]
+    )
+    shares: dict[Tensor, _Share] = {}
+    for parameter, held_by in zip(parameters, zip(*everyone, strict=True), strict=True):
+        own, place = held_by[processes.rank], None
+        if own is not None:
+            place = tuple(slice(begin, begin + size) for begin, size in zip(*own, strict=True))
+        counts = own is not None and held_by.index(own) == processes.rank
+        most = max(math.prod(one[1]) for one in held_by if one)
+        shares[parameter] = _Share(whole_shape(parameter), place, counts, most)
+    return shares
 
 
 @dataclass
@@ -127,9 +138,8 @@ class _Update:
 
     group: Group
     parameter: Any
-    share: Share
+    share: _Share
     state: dict[str, Any]
-    statistics: ProcessStatistics
 
     def __post_init__(self) -> None:
         self.weights, gradient = held(self.parameter), held(self.parameter.grad)
@@ -140,20 +150,12 @@ class _Update:
             name: (dim, shape[:dim] + (1,) + (shape[dim + 1 :] if dim < -1 else ()))
             for name, dim in (_FACTORS if len(shape) > 1 else {}).items()
         }
-        self._begin_state()
-
-    def _begin_state(self) -> None:
         if not self.state:
             self.state["step"] = torch.tensor(0.0)
+            for name, (_, whole) in self.factors.items():
+                self.state[name] = self.gradient.new_zeros(whole)
             if not self.factors:
                 self.state["variance"] = torch.zeros_like(self.parameter)
-        for name, (dim, shape) in self.factors.items():
-            kept = -3 - dim  # the other one
-            known = self.state.get(name)
-            known = self.gradient.new_zeros(shape) if known is None else held(known)
-            if known.shape == shape:  # new, or loaded from a checkpoint
-                known = self.statistics.kept(known, kept)
-            self.state[name] = self.statistics.placed(known, kept, shape[kept])
 
     @property
     def size(self) -> int:
@@ -182,7 +184,7 @@ class _Update:
         return tuple(parts)
 
     def remember(self, squares: Tensor, sums: dict[str, Tensor]) -> None:
-        """Decay the weights, and move this process's part of the statistics."""
+        """Decay the weights, and move the statistics."""
         group, number = self.group, math.prod(self.share.shape)
         self.state["step"] += 1
         step, rate = self.state["step"].item(), float(group["lr"])
@@ -193,23 +195,22 @@ class _Update:
             self.weights.mul_(1 - rate * group["weight_decay"])
         for name, total in sums.items():
             dim, _ = self.factors[name]
-            mean = total / self.share.shape[dim]
-            self.state[name].lerp_(self.statistics.kept(mean, -3 - dim), weight)
+            held(self.state[name]).lerp_(total / self.share.shape[dim], weight)
         if not self.factors:
             held(self.state["variance"]).lerp_(self.gradient.square(), weight)
 
-    def direction(self, *wholes: Tensor) -> Tensor:
+    def direction(self) -> Tensor:
         """Return the gradient over the root of its estimated second moment."""
         eps, place = self.group["eps"][0], self.share.place
         eps = torch.finfo(self.weights.dtype).eps if eps is None else eps
         if place is None:
             return torch.zeros_like(self.gradient)
-        if wholes:
+        if self.factors:
             rows, columns = (
-                whole[self._place(place, dim)]
-                for whole, dim in zip(wholes, _FACTORS.values(), strict=True)
+                held(self.state[name])[self._place(place, dim)] for name, dim in _FACTORS.items()
             )
-            mean = wholes[0].mean(-2, keepdim=True)[(*place[:-2], slice(0, 1), slice(0, 1))]
+            means = held(self.state["row_var"]).mean(-2, keepdim=True)
+            mean = means[(*place[:-2], slice(0, 1), slice(0, 1))]
             estimate = rows * columns / mean.clamp(min=eps)
         else:
             estimate = held(self.state["variance"]).clone()

@@ -14,6 +14,7 @@ from fidgpt.optim.matrix_scheduler import Job, MatrixScheduler
 from fidgpt.optim.optimizers import Closure, Group, adamw, loss_of, require_settings
 from fidgpt.placement import held, keep, placed_like, whole_of, whole_shape
 from fidgpt.processes import Processes
+from fidgpt.ranges import require_probability
 
 __all__ = ["Muon"]
 
@@ -62,8 +63,7 @@ class Muon(Optimizer):
         eps: float = 1e-8,
     ) -> None:
         require_settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"{momentum=} must be in [0, 1).")
+        require_probability(momentum=momentum)
         if not 1 <= ns_steps < _MOST_ITERATIONS:
             raise ValueError(f"{ns_steps=} must be from 1 to {_MOST_ITERATIONS - 1}, such as 5.")
         super().__init__(

@@ -102,7 +102,8 @@ class NorMuon(Muon):
             kept = [*shape]
             kept[-1 if shape[-2] >= shape[-1] else -2] = 1
             state["second_momentum_buffer"] = weights.new_zeros(kept)
-        equalize = partial(equalized, squares=state["second_momentum_buffer"], beta2=group["beta2"])
+        squares = held(state["second_momentum_buffer"])
+        equalize = partial(equalized, squares=squares, beta2=group["beta2"])
         update = update.to(weights.dtype)
         if is_divided(parameter):
             update = on_whole(update, parameter, equalize)

@@ -54,8 +54,7 @@ def tokens_for_parameters(*, parameters: int, tokens_per_parameter: float | int)
     Raises:
       ValueError: `tokens_per_parameter` is not above 0, or infinite.
     """
-    if not 0 < tokens_per_parameter < math.inf:
-        raise ValueError(f"{tokens_per_parameter=} must be above 0, and finite.")
+    require_positive(tokens_per_parameter=tokens_per_parameter)
     return math.ceil(tokens_per_parameter * parameters)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -53,23 +53,22 @@ class Places:
     @property
     def data_rank(self) -> int:
         """Which rows of a batch this process reads, of `mesh.data_size` parts."""
-        grid = self.mesh.grid()
-        return index_on(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
+        return self._index(lambda axis: axis.splits_rows)
 
     @property
     def is_first(self) -> bool:
         """Whether this process is the first of those that compute the same tokens."""
-        grid = self.mesh.grid()
-        return not index_on(
-            grid, [axis for axis in grid if not axis.splits_tokens], self.world.rank
-        )
+        return not self._index(lambda axis: not axis.splits_tokens)
 
     @property
     def is_first_of_stage(self) -> bool:
         """Whether this process is the first of those that compute the same layers and tokens."""
+        return not self._index(lambda axis: not axis.splits_tokens and not axis.splits_layers)
+
+    def _index(self, choose: Callable[[Axis], bool]) -> int:
+        """Return this process's place among those that differ on some axes only."""
         grid = self.mesh.grid()
-        copies = [axis for axis in grid if not axis.splits_tokens and not axis.splits_layers]
-        return not index_on(grid, copies, self.world.rank)
+        return index_on(grid, [axis for axis in grid if choose(axis)], self.world.rank)
 
     @property
     def passes_together(self) -> bool:

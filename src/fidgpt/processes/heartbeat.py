@@ -53,6 +53,7 @@ class Heartbeat:
     def __init__(self, run: Rendezvous, timeouts: Timeouts) -> None:
         self.run = run
         self.timeouts = timeouts
+        self._rank, self._size = run.rank, len(run.hosts)
         store: Any = run.store
         self._store: Store = store.clone()  # a store serves one thread at a time
         self._own: Store = store.clone()
@@ -60,7 +61,7 @@ class Heartbeat:
         self._has_raised = False
         self._num_gates = 0
         self.progress = 0
-        host = run.hosts[run.rank]
+        host = run.hosts[self._rank]
         self.report = ErrorPrinter(run.start, host=host, seconds=timeouts.reporting)
         self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
         self._thread.start()
@@ -69,14 +70,6 @@ class Heartbeat:
     def has_left(self) -> bool:
         """Whether the run has ended for this process."""
         return self._leaving.is_set()
-
-    @property
-    def _rank(self) -> int:
-        return self.run.rank
-
-    @property
-    def _size(self) -> int:
-        return len(self.run.hosts)
 
     def leave(self) -> None:
         """Give no more signs of life: the run has ended, or failed."""

@@ -29,6 +29,7 @@ __all__ = [
     "Rendezvous",
     "RendezvousFailure",
     "Timeouts",
+    "digest_of_sources",
     "introduce",
     "list_ranks",
     "meet",
@@ -223,14 +224,14 @@ def _own_facts(world_size: int, device: torch.device) -> dict[str, str]:
         "world_size": str(world_size),
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "fidgpt": _digest_of_sources(),
+        "fidgpt": digest_of_sources(),
         "device": device.type,
     }
 
 
 @functools.cache
-def _digest_of_sources() -> str:
-    """Return a digest of this package's code, by which installations of one version differ."""
+def digest_of_sources() -> str:
+    """Return a digest of this package's code, by which states of one version differ."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

@@ -1,8 +1,6 @@
 """The results of a sweep: the files in its directory, and tables of them."""
 
 import csv
-import functools
-import hashlib
 import io
 import json
 import os
@@ -19,11 +17,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-import fidgpt
 from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
+from fidgpt.processes.rendezvous import digest_of_sources
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan, Point
 from fidgpt.sweep.runners.jobs import Ending, Job
@@ -97,17 +95,6 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(sheet)
     write_whole(directory / SHEET, text.getvalue())
-
-
-@functools.cache
-def code_version() -> str:
-    """Return a hash of fidgpt's own sources, 12 hexadecimal digits."""
-    folder = Path(fidgpt.__file__).parent
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]
 
 
 def new_row(job: Job) -> Result:
@@ -186,7 +173,7 @@ class ResultsTable:
     def started(self, job: Job) -> None:
         """Record the start of a process."""
         row = self.row(job)
-        row |= {"status": "running", "last_words": "", "code": code_version()}
+        row |= {"status": "running", "last_words": "", "code": digest_of_sources()}
         row["attempts"] += 1
         self._started[job.point.fingerprint] = time.monotonic()
         self._touched.add(job.point.fingerprint)
@@ -227,7 +214,7 @@ class ResultsTable:
 
 def changed_code(table: ResultsTable) -> list[str]:
     """Return a warning if points of a sweep were run by another version of the code."""
-    versions = (None, code_version())
+    versions = (None, digest_of_sources())
     names = [row["name"] for row in table.rows.values() if row.get("code") not in versions]
     line = (
         f"{counted(len(names), 'point')} ran with another version of the code: "
