@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
@@ -84,7 +84,7 @@ class ForwardPass:
         inside = (place for place in self.places if f"{place}.".startswith(f"{path}."))
         return float(sum(self.places[place].total for place in inside))
 
-    @property
+    @cached_property
     def layers(self) -> list[float]:
         """The operations of each layer."""
         costs = {
@@ -94,13 +94,13 @@ class ForwardPass:
         }
         return [costs[layer] for layer in sorted(costs)]
 
-    @property
+    @cached_property
     def ends(self) -> tuple[float, float]:
         """The operations before all layers, and those after them."""
         first = self.under("embedding")
         return first, self.total - sum(self.layers) - first
 
-    @property
+    @cached_property
     def total(self) -> int:
         """The operations of the model."""
         return sum(self.times(path) * flops.total for path, flops in self.places.items())
