@@ -157,9 +157,9 @@ def _assumed(model: nn.Module) -> dict[str, Flops]:
     costs = Counter[str]()
     for path, module in model.named_modules():
         if isinstance(module, Unembedding) or not isinstance(module, _TABLES):
+            own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             idle = module.own_idle_parameters() if isinstance(module, SparseModule) else 0
-            active = sum(p.numel() for p in module.parameters(recurse=False)) - idle
-            costs[place_of(path)] += 2 * active
+            costs[place_of(path)] += 2 * (own - idle)
     return {path: Flops(count) for path, count in costs.items()}
 
 
