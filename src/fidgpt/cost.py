@@ -32,15 +32,6 @@ TRAINING_PASSES = 3  # the backward pass computes two products for each one of t
 
 # Raised by components that read values of tensors on the meta device.
 NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
-T = TypeVar("T")
-
-
-def measured_or_none(measure: Callable[[], T]) -> T | None:
-    """Return what a function measures; None if it needs the values of tensors."""
-    try:
-        return measure()
-    except NEEDS_NUMBERS:
-        return None
 
 
 @dataclass(frozen=True)

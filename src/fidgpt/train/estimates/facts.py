@@ -101,10 +101,11 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    sizes = cost.measured_or_none(
-        lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)]
-    )
-    return None if sizes is None else (sizes[0], sizes[1], seq_len)
+    try:
+        token, text = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
+    except cost.NEEDS_NUMBERS:
+        return None
+    return token, text, seq_len
 
 
 def call_text(function: Callable[..., object]) -> str:
