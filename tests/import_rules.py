@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-LIBRARY = {"model", "cost", "optim", "data", "parallel"}
+LIBRARY = {"model", "recording", "cost", "optim", "data", "parallel"}
 ROOT = {"declarations", "files", "placement", "processes", "ranges", "schedule"}
 ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
@@ -20,8 +20,9 @@ INSIDE = {
     **dict.fromkeys(ALONE | {"tags"}, frozenset()),
     **dict.fromkeys(LIBRARY, ROOT),
     "placement": {"processes"},
-    "cost": ROOT | {"model"},
-    "parallel": ROOT | {"model"},
+    "recording": ROOT | {"model"},
+    "cost": ROOT | {"model", "recording"},
+    "parallel": ROOT | {"model", "cost"},
     "plan": LIBRARY | ROOT,
     "train": LIBRARY | ROOT | {"plan"},
     "graph": {"collection", "late"},

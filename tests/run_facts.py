@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fidgpt.cost import ParameterCount
+from fidgpt.cost import Flops, ForwardPass, ParameterCount
 from fidgpt.parallel import Mesh
 from fidgpt.plan import Cluster, Device, Memory, Plan, Setting
 from fidgpt.plan.timing import Seconds, Simulation
@@ -18,7 +18,7 @@ FACTS = Facts(
     parameters=ParameterCount(total=10, active=10, embedding=0),
     trained_parameters=10,
     shared={"a": ["b"]},
-    flops_per_token=60,
+    forward=ForwardPass({"": Flops(20.0)}, {}),
     tokens=80,
     num_steps=10,
     tokens_per_step=8,

@@ -25,7 +25,7 @@ from processes import Contestant, started
 from shapes import SHAPES, Shape
 
 from fidgpt.compose.composition import compose
-from fidgpt.cost import TRAINING_PASSES, flops_per_token
+from fidgpt.cost import TRAINING_PASSES, forward_pass
 from fidgpt.graph import build
 from fidgpt.train.device import peak_flops
 
@@ -122,7 +122,7 @@ def margin(results: dict[str, Contestant]) -> str:
 def flops_of(shape: Shape, *, batch_size: int) -> int:
     """Operations of a training step, as fidgpt counts them."""
     model: Any = build(compose(shape.directives(batch_size)).config).model
-    each = TRAINING_PASSES * flops_per_token(model, seq_len=shape.seq_len)
+    each = TRAINING_PASSES * forward_pass(model, seq_len=shape.seq_len).total
     return each * batch_size * shape.seq_len
 
 

@@ -1,4 +1,4 @@
-"""What a model costs: operations, parameters and memory, declared by its modules or measured.
+"""What a model costs: operations, parameters and memory, counted as one of its passes is executed.
 
 Nothing here needs the model's memory: it may be on the meta device, and of any size.
 """
@@ -10,90 +10,155 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt.declarations import CostlyModule, SparseModule
+from fidgpt.declarations import SparseModule
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
-from fidgpt.model.linear import declared_flops, flops_per_token
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel, Transformer
+from fidgpt.model.wrappers import Compiled
+from fidgpt.recording import Recorder, fused_operations, plan_kernels
 
+_CPU = torch.device("cpu")
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
 
 # Raised by components that read values of tensors on the meta device.
 NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
-T = TypeVar("T")
 
 
-def measured_or_none(measure: Callable[[], T]) -> T | None:
-    """Return what a function measures; None if it needs the values of tensors."""
-    try:
-        return measure()
-    except NEEDS_NUMBERS:
-        return None
+@dataclass(frozen=True)
+class Flops:
+    """Forward operations per token; a multiply-add is two.
 
-
-def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
-    """Return the FLOPs of modules that do not declare them; None if the model needs values."""
-    classes = {type(module).__module__ for module in model.modules()}
-    if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
-        return {}  # ours declare theirs, and torch takes a second to load its counter's modules
-    return measured_or_none(lambda: undeclared_flops(without_memory(model), seq_len=seq_len))
-
-
-def forward_flops(model: LanguageModel, *, seq_len: int) -> int:
-    """Return the forward operations per token that modules declare, or that torch counts."""
-    measured = measured_flops(model, seq_len=seq_len) or {}
-    return flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-
-
-def undeclared_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int]:
-    """Return the forward operations per token that no module declares, by path.
-
-    Torch counts the products of a pass over one sequence. Those in a Linear, or in a module with
-    `own_flops_per_token` and all within it, are declared; the rest is returned, such as the
-    products of a custom attention. Operations that torch has no formula for are not counted.
-
-    Args:
-      model: on the meta device, and used by nothing else.
-      seq_len: tokens of the sequence.
+    Attributes:
+      products: of matrix products.
+      attention: of scores and weighted values of the keys that a causal query sees.
     """
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, seq_len, dtype=torch.int64, device="meta"))
-    inclusive = {
-        name.partition(".")[2]: sum(operations.values())
-        for name, operations in counter.get_flop_counts().items()
-        if name != "Global"
-    }
-    own = Counter(inclusive)
-    for path, count in inclusive.items():
-        parent = path
-        while parent:  # up to the innermost module around it that was called too
-            parent = parent.rpartition(".")[0]
-            if parent in inclusive:
-                own[parent] -= count
-                break
+
+    products: float = 0.0
+    attention: float = 0.0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return round(self.products + self.attention)
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """What the forward pass of a model in training computes for each token.
+
+    Attributes:
+      places: operations at the places of one layer of each kind, and outside of layers, by path.
+      kinds: by the name of a block, the layers of its kind.
+      is_executed: whether they were counted; else a weight costs a multiply-add.
+    """
+
+    places: Mapping[str, Flops]
+    kinds: Mapping[str, Sequence[int]]
+    is_executed: bool = True
+
+    def times(self, path: str) -> int:
+        """Return how many layers a place stands for."""
+        return len(self.kinds.get(path.removeprefix("blocks.").partition(".")[0], (0,)))
+
+    def under(self, path: str) -> float:
+        """Return the operations of a module and all in it."""
+        inside = (place for place in self.places if f"{place}.".startswith(f"{path}."))
+        return float(sum(self.places[place].total for place in inside))
+
+    @cached_property
+    def layers(self) -> list[float]:
+        """The operations of each layer."""
+        costs = {
+            layer: self.under(f"blocks.{name}")
+            for name, layers in self.kinds.items()
+            for layer in layers
+        }
+        return [costs[layer] for layer in sorted(costs)]
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The operations before all layers, and those after them."""
+        first = self.under("embedding")
+        return first, self.total - sum(self.layers) - first
+
+    @cached_property
+    def total(self) -> int:
+        """The operations of the model."""
+        return sum(self.times(path) * flops.total for path, flops in self.places.items())
+
+
+def forward_pass(model: LanguageModel, *, seq_len: int) -> ForwardPass:
+    """Count the forward operations per token of a sequence of `seq_len`.
+
+    One layer of each kind is executed, without memory or on zeros, and what it multiplies is
+    counted. Element-wise work is left out, as usual (Chowdhery et al., 2022, arXiv:2204.02311,
+    appendix B). A mixture of experts counts those that a token is routed to.
+    """
+    with one_block_of_each_kind(model) as kinds:
+        try:
+            places = _executed(model, seq_len)
+        except NEEDS_NUMBERS:
+            return ForwardPass(_assumed(model), kinds, is_executed=False)
+    return ForwardPass(places, kinds)
+
+
+@torch.no_grad()
+def _executed(model: LanguageModel, seq_len: int) -> dict[str, Flops]:
+    is_compiled = any(isinstance(module, Compiled) for module in model.modules())
+    zeros = None if is_compiled else with_zeros(model, num_tokens=seq_len, device=_CPU)
+    twin = without_memory(model) if zeros is None else zeros
+    plan_kernels(twin)
+    recorder, around = Recorder([*twin.parameters(), *twin.buffers()]), [""]
+
+    def enter(path: str, *_: object) -> None:
+        around.append(path)
+        recorder.enter(path)
+
+    def leave(*_: object) -> None:
+        around.pop()
+        recorder.enter(around[-1])
+
+    for path, module in twin.named_modules():
+        if path == place_of(path):
+            module.register_forward_pre_hook(partial(enter, path))
+            module.register_forward_hook(leave)
+    device = next(twin.parameters()).device
+    with fused_operations(), recorder:
+        twin.train()(torch.zeros(1, seq_len, dtype=torch.int64, device=device))
+    attention = {path: sum(work.attention.values()) for path, work in recorder.sections.items()}
     return {
-        path: count // seq_len
-        for path, count in own.items()
-        if count >= seq_len and not _is_declared(model, path)
+        path: Flops((work.flops - attention[path]) / seq_len, attention[path] / seq_len)
+        for path, work in recorder.sections.items()
+        if work.flops
     }
 
 
-def _is_declared(model: nn.Module, path: str) -> bool:
-    """Whether a module or one around it, except the model itself, declares what it computes."""
+def _assumed(model: nn.Module) -> dict[str, Flops]:
+    """Return a multiply-add for each weight that a token is multiplied by."""
+    costs = Counter[str]()
+    for path, module in model.named_modules():
+        if isinstance(module, Unembedding) or not isinstance(module, _TABLES):
+            own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
+            idle = module.own_idle_parameters() if isinstance(module, SparseModule) else 0
+            costs[place_of(path)] += 2 * (own - idle)
+    return {path: Flops(count) for path, count in costs.items()}
+
+
+def place_of(path: str) -> str:
+    """Return the path of what a module's cost is told of: a child of a layer, or of the model."""
     names = path.split(".")
-    around = (model.get_submodule(".".join(names[: i + 1])) for i in range(len(names)))
-    is_linear = isinstance(model.get_submodule(path), nn.Linear)
-    return is_linear or any(isinstance(module, CostlyModule) for module in around)
+    layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
+    return ".".join(names[: layer + 2])
 
 
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -108,55 +173,38 @@ class PlaceCost:
       kind: their class.
       count: how many there are.
       parameters: of them; shared ones count at their first place.
-      linear: forward operations per token in Linears.
-      own: the others: scores and weighted values of attentions, experts of mixtures.
-      measured: how many of `own` are not declared but were counted by torch.
+      flops: forward operations per token.
     """
 
     place: str
     kind: str
     count: int = 0
     parameters: int = 0
-    linear: int = 0
-    own: int = 0
-    measured: int = 0
-
-    @property
-    def flops(self) -> int:
-        """Forward operations per token."""
-        return self.linear + self.own
+    flops: Flops = Flops()
 
 
-def cost_by_place(
-    model: nn.Module, *, seq_len: int, measured: Mapping[str, int]
-) -> list[PlaceCost]:
-    """Return the cost of everything in the model, in its order.
-
-    Args:
-      model: may be on the meta device.
-      seq_len: tokens of a sequence.
-      measured: what `undeclared_flops` returned.
-    """
+def cost_by_place(model: nn.Module, passed: ForwardPass) -> list[PlaceCost]:
+    """Return the cost of everything in the model, in its order."""
     modules = dict(model.named_modules(remove_duplicate=False))
     costs: dict[tuple[str, str], PlaceCost] = {}
     seen: set[nn.Parameter] = set()
+
+    def cost_at(path: str) -> PlaceCost:
+        place, kind = _LAYER.sub("*", path), type(modules[path]).__name__
+        return costs.setdefault((place, kind), PlaceCost(place=place, kind=kind))
+
     for path, module in modules.items():
-        # Costs belong to what follows the index of a layer, or to a child of the model.
-        names = path.split(".")
-        layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
-        holder = ".".join(names[: layer + 2])
-        place, kind = _LAYER.sub("*", holder), type(modules[holder]).__name__
-        cost = costs.setdefault((place, kind), PlaceCost(place=place, kind=kind))
-        cost.count += path == holder
+        cost = cost_at(place_of(path))
+        cost.count += path == place_of(path)
         held = {*module.parameters(recurse=False)} - seen
         seen |= held
         cost.parameters += sum(parameter.numel() for parameter in held) + _quantized(module)
-        linear, own = declared_flops(module, seq_len=seq_len)
-        cost.linear += linear
-        cost.own += own + measured.get(path, 0)
-        cost.measured += measured.get(path, 0)
+    for path, flops in passed.places.items():
+        cost, number = cost_at(path), passed.times(path)
+        products, attention = (number * each for each in (flops.products, flops.attention))
+        cost.flops = Flops(cost.flops.products + products, cost.flops.attention + attention)
     order = [place for place, _ in costs]
-    found = (cost for cost in costs.values() if cost.parameters or cost.flops)
+    found = (cost for cost in costs.values() if cost.parameters or cost.flops.total)
     return sorted(found, key=lambda cost: order.index(cost.place))
 
 
@@ -283,11 +331,17 @@ def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
 
 
 def kind_of(module: nn.Module) -> str:
-    """Return a text that modules of one structure share: classes, hooks, shapes and training."""
+    """Return a text that modules of one structure share: classes, hooks, sizes and training."""
     shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
     hooks = ("_forward_pre_hooks", "_forward_hooks")  # as of the last layer that is split
     kinds = [
-        (str(type(each)), *(len(vars(each)[name]) for name in hooks)) for each in module.modules()
+        (
+            str(type(each)),
+            *(len(vars(each)[name]) for name in hooks),
+            # As the window of an attention.
+            [(name, x) for name, x in vars(each).items() if isinstance(x, int | None)],
+        )
+        for each in module.modules()
     ]
     return repr((kinds, shapes))
 

@@ -113,15 +113,6 @@ class ModuleWithKernel(Protocol):
 
 
 @runtime_checkable
-class CostlyModule(Protocol):
-    """Computes more than its Linears."""
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations per token outside of Linears and of other such modules."""
-        ...
-
-
-@runtime_checkable
 class HoldsMatrices(Protocol):
     """Has parameters [..., outside, inside] of its own, by name, that multiply an input."""
 

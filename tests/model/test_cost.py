@@ -1,6 +1,5 @@
-"""Counts of operations, parameters and cache sizes against torch's counter and closed forms."""
+"""Counts of operations, parameters and cache sizes against torch's counter and counts by hand."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -9,12 +8,13 @@ from typing import Any, cast
 import pytest
 import torch
 from small_models import small_block, small_model, started
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt import configs, cost, graph
 from fidgpt import model as lm
 from fidgpt.model.cache import Cache
+from fidgpt.model.reports import collecting
 
 SEQ, BATCH, HIDDEN, LAYERS = 128, 2, 256, 3
 SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "head_dim": 64}
@@ -74,13 +74,24 @@ def on_meta(make: Callable[[], lm.Transformer]) -> lm.Transformer:
         return make().to("meta")
 
 
-def counted(module: lm.Transformer, *, backward: bool = False) -> float:
-    """By torch, per token. It counts all scores of a causal attention, as we do."""
-    with FlopCounterMode(display=False) as counter:
-        logits = module(torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta"))
-        if backward:
-            logits.sum().backward()
-    return counter.get_total_flops() / (BATCH * SEQ)
+def counted(module: lm.LanguageModel, *, seq_len: int = SEQ) -> cost.ForwardPass:
+    found = cost.forward_pass(module, seq_len=seq_len)
+    assert found.is_executed
+    return found
+
+
+def by_torch(module: nn.Module, tokens: Tensor) -> float:
+    """By torch, per token; it counts all scores of a causal attention."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter, collecting():
+        module.train()(tokens)
+    return counter.get_total_flops() / tokens.numel()
+
+
+def full(found: cost.ForwardPass) -> float:
+    """As torch counts: all scores of causal attentions, and not only of the keys that are seen."""
+    unseen = 1 - 2 * SEQ / (SEQ + 1)
+    attention = sum(found.times(path) * flops.attention for path, flops in found.places.items())
+    return found.total - unseen * attention
 
 
 @pytest.mark.slow
@@ -88,84 +99,73 @@ def counted(module: lm.Transformer, *, backward: bool = False) -> float:
 def test_components_cost_what_torch_counts(name: str) -> None:
     parts = {"attention": ATTENTIONS[name]} if name in ATTENTIONS else {"mlp": MLPS[name]}
     module = on_meta(lambda: model(**parts))
-    assert cost.flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
-    assert not cost.undeclared_flops(module, seq_len=SEQ)
+    tokens = torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta")
+    assert full(counted(module)) == pytest.approx(by_torch(module, tokens), rel=1e-2)
 
 
-@pytest.mark.parametrize("kind", [lm.Attention, partial(lm.LatentAttention, kv_rank=96)])
-def test_a_window_costs_what_a_sequence_as_long_does(kind: Callable[..., nn.Module]) -> None:
-    windowed = on_meta(partial(model, partial(kind, **SIZES, window=32)))
-    whole = on_meta(partial(model, partial(kind, **SIZES)))
-    assert cost.flops_per_token(windowed, seq_len=SEQ) == cost.flops_per_token(whole, seq_len=32)
+def test_a_model_that_reads_values_costs_a_multiply_add_for_each_active_weight() -> None:
+    class Reading(lm.GELU):
+        def forward(self, x: Tensor) -> Tensor:
+            raise RuntimeError("as of a value on the meta device")
+
+    module = on_meta(partial(model, mlp=partial(Reading, hidden_dim=HIDDEN)))
+    found = cost.forward_pass(module, seq_len=SEQ)
+    norms = (2 * LAYERS + 1) * 2 * HIDDEN
+    weights = LAYERS * 12 * HIDDEN**2 + 1000 * HIDDEN + norms
+    assert (found.is_executed, found.total) == (False, 2 * weights)
 
 
-def test_a_training_step_costs_three_times_as_much() -> None:
-    """Of attention's own share the fused backward does 5 products for 2, so it is left out here."""
-
-    def without_scores() -> lm.Attention:
-        return lm.Attention(**SIZES, kernel=lambda query, key, value, scoring: query + key + value)
-
-    module = on_meta(lambda: model(without_scores))
-    products = cost.flops_per_token(module, seq_len=0)
-    passes = counted(module, backward=True)
-    assert cost.TRAINING_PASSES * products == pytest.approx(passes, rel=1e-2)
+# Operations of products by weights, and of scores and values, from the shapes of the papers.
+HAND: dict[str, tuple[int, float, float]] = {
+    "gpt2_124m": (1024, 2 * (12 * 12 * 768**2 + 50_257 * 768), 12 * 4 * 512.5 * 768),
+    "llama3_8b": (
+        8192,
+        2 * (32 * (4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14_336) + 128_256 * 4096),
+        32 * 4 * 4096.5 * 4096,
+    ),
+    "gpt_oss_20b": (
+        4096,
+        2 * (24 * (2880 * 64 * (128 + 16 + 0.5) + 4 * 3 * 2880**2) + 201_088 * 2880),
+        12 * 4 * (2048.5 + 128 - 128 * 127 / 8192) * 4096,
+    ),
+}
 
 
 @pytest.mark.slow
-def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
-    """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
-    from fidgpt.configs import gpt2_124m
-    from fidgpt.runs.building import build_trainer
-
-    module = build_trainer(gpt2_124m()).model
-    weights = 12 * 12 * 768**2 + 50_257 * 768
-    assert cost.flops_per_token(module, seq_len=1024) == 2 * weights + 12 * 4 * 1024 * 768
+@pytest.mark.parametrize("name", HAND)
+def test_families_cost_what_a_count_by_hand_gives(name: str) -> None:
+    with torch.device("meta"):
+        module = graph.build(getattr(configs, name)()).model
+    seq_len, products, attention = HAND[name]
+    found = counted(module, seq_len=seq_len)
+    own = sum(found.times(path) * flops.attention for path, flops in found.places.items())
+    assert own == pytest.approx(attention, rel=1e-6)
+    assert found.total == pytest.approx(products + attention, rel=1e-3)
 
 
 class Summing(nn.Module):
-    """A custom mixer that does not declare its operations."""
+    """A custom mixer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.project = nn.Linear(HIDDEN, HIDDEN)
 
-    def forward(self, x: torch.Tensor, ctx: object) -> torch.Tensor:
+    def forward(self, x: Tensor, ctx: object) -> Tensor:
         x = self.project(x)
         return (x @ x.mT).tril() @ x
 
 
-class Declaring(Summing):
-    """The same with a declaration."""
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        return 4 * seq_len * HIDDEN
-
-
-@pytest.mark.slow
-def test_what_a_component_does_not_declare_is_measured() -> None:
-    undeclared, declared = (on_meta(partial(model, kind)) for kind in (Summing, Declaring))
-    own = 4 * SEQ * HIDDEN
-    paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
-    assert cost.undeclared_flops(undeclared, seq_len=SEQ) == dict.fromkeys(paths, own)
-    assert cost.undeclared_flops(declared, seq_len=SEQ) == {}
-    with_own, without = (cost.flops_per_token(one, seq_len=SEQ) for one in (declared, undeclared))
-    assert with_own - without == LAYERS * own
-    # A declaration of the model itself does not cover its components.
-    undeclared.__dict__["own_flops_per_token"] = lambda seq_len: 1
-    assert len(cost.undeclared_flops(undeclared, seq_len=SEQ)) == LAYERS
-
-
-def test_places_add_up_to_the_model() -> None:
-    module = on_meta(partial(model, Summing, MLPS["mixture"]))
-    missing = cost.undeclared_flops(module, seq_len=SEQ)
-    places = cost.cost_by_place(module, seq_len=SEQ, measured=missing)
-    total = cost.flops_per_token(module, seq_len=SEQ) + sum(missing.values())
-    assert sum(place.flops for place in places) == total
+@pytest.mark.parametrize("on", [on_meta, lambda make: make()])
+def test_places_add_up_to_the_model(on: Callable[[Any], lm.Transformer]) -> None:
+    module = on(partial(model, Summing, MLPS["mixture"]))
+    found = counted(module)
+    places = cost.cost_by_place(module, found)
+    assert sum(place.flops.total for place in places) == found.total
+    assert sum(found.layers) + sum(found.ends) == found.total
     assert sum(place.parameters for place in places) == cost.count_parameters(module).total
     attention = next(place for place in places if place.place == "blocks.*.attention")
     assert (attention.kind, attention.count) == ("Summing", LAYERS)
-    assert (attention.linear, attention.own) == (LAYERS * 2 * HIDDEN**2, LAYERS * 4 * SEQ * HIDDEN)
-    assert attention.measured == attention.own
+    assert attention.flops.total == LAYERS * (2 * HIDDEN**2 + 4 * SEQ * HIDDEN)
 
 
 def test_parameters_by_their_use() -> None:
@@ -192,32 +192,6 @@ def test_shared_parameters_are_named_once_with_their_other_names() -> None:
         f"{names[0]}.{kind}": [f"{name}.{kind}" for name in names[1:]]
         for kind in ("weight", "bias")
     }
-
-
-CONFIG_SEQ = 64  # no longer than any window: torch counts whole squares, and we count windows
-
-
-def families() -> dict[str, Callable[[], Any]]:
-    """The first config of each file that needs no arguments."""
-    found: dict[str, Callable[[], Any]] = {}
-    for name in configs.__all__:
-        config = getattr(configs, name)
-        if not inspect.signature(config).parameters:
-            found.setdefault(config.__module__.rpartition(".")[2], config)
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", families().values(), ids=families())
-def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
-    with torch.device("meta"):
-        model = graph.build(config()).model
-    model.blocks = model.blocks[:6]  # of every kind
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(torch.zeros(1, CONFIG_SEQ, dtype=torch.long, device="meta"))
-        counted = cost.flops_per_token(model, seq_len=CONFIG_SEQ)
-    assert counted == pytest.approx(counter.get_total_flops() / CONFIG_SEQ, rel=1e-2)
-    assert cost.undeclared_flops(model, seq_len=CONFIG_SEQ) == {}
 
 
 CACHE_HIDDEN, CONTEXT, WINDOW = 64, 40, 16

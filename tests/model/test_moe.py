@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from small_models import drawn, filled, started
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt import model as lm
-from fidgpt.cost import flops_per_token
 from fidgpt.model import GELU, LoRALinear, SwiGLU
 from fidgpt.model.moe.grouped import grouped_linear
 from fidgpt.model.reports import collecting
@@ -198,13 +196,9 @@ def test_each_expert_computes_what_an_mlp_with_adapters_does(kind):
 
 
 @pytest.mark.parametrize("adapter", [None, LORA])
-def test_the_cost_is_that_of_the_chosen_experts(adapter):
+def test_the_experts_that_are_not_chosen_are_idle(adapter):
     with torch.device("meta"):
-        shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
-        moe = mixture(experts=gated(adapter=adapter), shared=shared)
-        with FlopCounterMode(display=False) as counter:
-            moe(tokens(4, 32))
-    assert flops_per_token(moe, seq_len=32) == counter.get_total_flops() / 128
+        moe = mixture(experts=gated(adapter=adapter))
     each = 3 * (HIDDEN * FFN + (adapter is not None) * 3 * (HIDDEN + FFN))
     assert moe.own_idle_parameters() == (EXPERTS - TOP_K) * each
 

@@ -37,7 +37,7 @@ def planned(
         raise ConfigError(str(error)) from error
     start = train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
-        return page(page_data(ranking.plans, planner, start, title=title))
+        return page(page_data(ranking, planner, start, title=title))
     if has_mesh:
         return plan_text(planner, ranking.plans[0], price=price, color=color)
     return plans_text(ranking, planner, start=start, price=price, color=color)

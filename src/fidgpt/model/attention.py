@@ -190,15 +190,6 @@ class Attention(nn.Module):
         mixed = self.kernel(query, key, value, scoring).transpose(1, 2).flatten(2)
         return self.out(mixed if self.output_gate is None else mixed * self.output_gate(x))
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return forward operations of scores and weighted sums, without a discount for causality.
-
-        A multiply-add is two operations. This is the convention of PaLM's appendix B (Chowdhery et
-        al., 2022, arXiv:2204.02311) and of nanoGPT.
-        """
-        seen = seq_len if self.window is None else min(seq_len, self.window)
-        return 4 * seen * self.num_heads * self.head_dim
-
     def own_split(self) -> Split:
         """Return how heads may be divided over processes."""
         keys = Columns(self.num_kv_heads, repeats=True)

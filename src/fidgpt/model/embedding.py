@@ -337,10 +337,6 @@ class Unembedding(nn.Module):
         """Return how the rows of the table may be divided over processes."""
         return Split({"weight": Columns(len(self.weight), uneven=True)}, gathers=True)
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations of the product per token; a multiply-add is two."""
-        return 2 * self.weight.numel()
-
 
 class BiasedUnembedding(Unembedding):
     """Unembedding with a bias per token, as in GPT-J and Phi-2.

@@ -100,7 +100,3 @@ class Indexer(nn.Module):
         scores = scores.masked_fill(~visible, -torch.inf)
         chosen = scores.topk(min(self.top_k, scores.shape[-1]), dim=-1).indices
         return visible & torch.zeros_like(scores, dtype=torch.bool).scatter(-1, chosen, True)
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the scores."""
-        return 2 * seq_len * self.num_heads * (self.head_dim + 1)

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, empty, nn
 
-from fidgpt.declarations import CostlyModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.placement import LINEAR_DIMS, Dims
 from fidgpt.ranges import require_positive, require_probability, require_size
@@ -121,10 +120,6 @@ class LoRALinear(Linear):
         """Return the weight of the equivalent Linear, ignoring dropout."""
         return self.weight.addmm(self.lora_b, self.lora_a, alpha=self.scale)
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations of A and B, without those of `weight`."""
-        return 2 * (self.lora_a.numel() + self.lora_b.numel())
-
 
 def is_adapter(name: str, parameter: Tensor) -> bool:
     """Return whether a parameter, by its name in `named_parameters`, belongs to an adapter."""
@@ -143,38 +138,6 @@ class AdaptersOf:
 
     def __call__(self, name: str, parameter: Tensor) -> bool:
         return is_adapter(name, parameter) and name.split(".")[-2] in self.modules
-
-
-def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
-    """Return a module's forward operations per token, excluding its child modules.
-
-    Args:
-      module: any module; those that compute more than Linears define
-        `own_flops_per_token(seq_len)`.
-      seq_len: tokens of a sequence.
-
-    Returns:
-      The operations of a Linear's matrix product, and all others; a multiply-add is two.
-    """
-    linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
-    others = module.own_flops_per_token(seq_len) if isinstance(module, CostlyModule) else 0
-    return linear, others
-
-
-def flops_per_token(model: nn.Module, *, seq_len: int) -> int:
-    """Return the forward operations per token of a sequence of `seq_len`.
-
-    A multiply-add counts as two. Each Linear costs twice its weights; a module declares what it
-    computes besides its Linears in a method `own_flops_per_token(seq_len)`, and a shared module
-    counts at each of its places. Element-wise work is left out, as usual (Chowdhery et al., 2022,
-    appendix B), and so is that of modules without a declaration: see `cost.undeclared_flops`.
-
-    A token of a causal attention counts the scores of all `seq_len` tokens, or of its window, and
-    not only of those before it, as in PaLM, nanoGPT and torch's own counter. A mixture of experts
-    counts those that a token is routed to.
-    """
-    modules = model.named_modules(remove_duplicate=False)
-    return sum(sum(declared_flops(module, seq_len=seq_len)) for _, module in modules)
 
 
 Mixin = TypeVar("Mixin", bound=nn.Module)

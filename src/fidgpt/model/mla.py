@@ -198,11 +198,6 @@ class LatentAttention(nn.Module):
             mixed = self._absorbed(query, latent, scoring, weight)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of scores and weighted sums in the plain form; see `Attention`."""
-        seen = seq_len if self.window is None else min(seq_len, self.window)
-        return 2 * seen * self.num_heads * self._dims_per_pair
-
     def own_split(self) -> Split:
         """Return how heads may be divided over processes, each of which has all latents."""
         heads = Columns(self.num_heads)

@@ -13,7 +13,7 @@ from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, Norm, 
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.linear import Linear, declared_flops
+from fidgpt.model.linear import Linear
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.skips import Skip
@@ -207,10 +207,6 @@ class MultiTokenTransformer(Transformer):
         """Return of how many tokens of a row each prediction has the target."""
         num_predictions = min(len(self.predictions), seq_len - 2)
         return [seq_len - ahead - 1 for ahead in range(1, num_predictions + 1)]
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the unembedding for each prediction, in training."""
-        return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
     def _predict_ahead(self, features: Stream, tokens: Tokens, ctx: AttentionContext) -> None:
         ctx = ctx if ctx.tokens is not None else replace(ctx, tokens=tokens)

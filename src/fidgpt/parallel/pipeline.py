@@ -11,15 +11,15 @@ all processes get the features and logits of the last one.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from fidgpt.cost import forward_pass
 from fidgpt.model.context import AttentionContext, Stream, Tokens
-from fidgpt.model.linear import extended, flops_per_token
+from fidgpt.model.linear import extended
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import Transformer
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
@@ -148,10 +148,8 @@ class PipelineParallel(AxisPart):
         actions = self._actions(size)
         number = self.schedule.num_stages(size)
         timeline(actions, [1.0] * number)  # raises if it is wrong
-        flops = partial(flops_per_token, seq_len=seq_len)
-        layers = [float(flops(block)) for block in model.blocks]
-        first = float(sum(map(flops, model.ends()[0])))
-        last = flops(model) - sum(layers) - first
+        passed = forward_pass(model, seq_len=seq_len)
+        layers, (first, last) = passed.layers, passed.ends
         if self.stages is None:
             if number > len(layers) + 1:
                 raise ValueError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 
+from fidgpt.cost import TRAINING_PASSES, ForwardPass
 from fidgpt.parallel.axes import MeshSizes
 from fidgpt.parallel.pipeline import PIPELINE, balanced
 from fidgpt.parallel.pipeline_schedule import (
@@ -91,9 +92,7 @@ class Training:
       dtype: of the computation.
       itemsize: bytes of an element in it.
       state: bytes of the optimizer and of averages for each trained element.
-      flops_per_token: of the model, forward and backward, as utilisation counts them.
-      layer_flops: forward operations per token of each layer.
-      other_flops: the same of what is before all layers, and after them.
+      forward: operations of the forward pass, of which utilisation counts three.
       tokens_per_step: over all processes.
       num_steps: of the run.
       other_bytes: weights of other models that the loss is computed with.
@@ -104,9 +103,7 @@ class Training:
     dtype: str
     itemsize: int
     state: float
-    flops_per_token: int
-    layer_flops: Sequence[float]
-    other_flops: tuple[float, float]
+    forward: ForwardPass
     tokens_per_step: int
     num_steps: int
     other_bytes: int = 0
@@ -314,7 +311,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         updating=updating,
         step=step,
         tokens_per_second=rate / cluster.size,
-        utilisation=rate * training.flops_per_token / peak,
+        utilisation=rate * TRAINING_PASSES * training.forward.total / peak,
         days=step * training.num_steps / 86400,
         simulation=simulation,
         layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in held if layers),
@@ -340,9 +337,9 @@ def _shares(
     training: Training, layers: Sequence[tuple[int, int]], held: Sequence[Sequence[int]]
 ) -> tuple[float, ...]:
     """Return the share of each process in the operations, by the layers of stages it holds."""
-    costs = [sum(training.layer_flops[begin:end]) for begin, end in layers]
-    costs[0] += training.other_flops[0]
-    costs[-1] += training.other_flops[1]
+    costs = [sum(training.forward.layers[begin:end]) for begin, end in layers]
+    costs[0] += training.forward.ends[0]
+    costs[-1] += training.forward.ends[1]
     return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in held)
 
 
@@ -397,12 +394,12 @@ class _Estimate:
                 "a pipeline cuts a Transformer between its layers, and this model is none"
             )
         number = training.schedule.num_stages(pipeline)
-        layers, (first, last) = training.layer_flops, training.other_flops
+        layers, (first, last) = training.forward.layers, training.forward.ends
         if number > len(layers) + 1:
             raise ValueError(f"{number} stages of {len(layers)} layers")
         counts = training.stages
         if counts is None or len(counts) != number:
-            counts = _balanced(layers, first=first, last=last, num_stages=number)
+            counts = _balanced(tuple(layers), first=first, last=last, num_stages=number)
         bounds = [*pairwise([0, *accumulate(counts)])]
         stages, distinct = list[_Stage](), dict[tuple[tuple[str, int], ...], _Stage]()
         for stage, (begin, end) in enumerate(bounds):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -113,11 +113,6 @@ class Planner:
         """What a step computes on any mesh, once asked for: its state loads torch._dynamo."""
         recipe, pipeline = self.recipe, self._parts.get(PIPELINE.name)
         dtype = recipe.precision.dtype
-        count = partial(cost.flops_per_token, seq_len=recipe.seq_len)
-        flops = {name: float(count(self._block(name))) for name in self._kinds}
-        layers = {i: flops[name] for name, indices in self._kinds.items() for i in indices}
-        first = float(count(getattr(self._small, "embedding", nn.Identity())))
-        last = count(self._small) - sum(flops.values()) - first
         schedule, stages = TorchSchedule(), None
         if isinstance(pipeline, PipelineParallel):
             schedule, stages = pipeline.schedule, pipeline.stages
@@ -125,10 +120,7 @@ class Planner:
             dtype=str(dtype).removeprefix("torch."),
             itemsize=dtype.itemsize,
             state=self._state(),
-            flops_per_token=cost.TRAINING_PASSES
-            * cost.forward_flops(recipe.model, seq_len=recipe.seq_len),
-            layer_flops=tuple(layers[i] for i in sorted(layers)),
-            other_flops=(first, last),
+            forward=cost.forward_pass(recipe.model, seq_len=recipe.seq_len),
             tokens_per_step=recipe.batch_size * recipe.step.sequences_per_row * recipe.seq_len,
             other_bytes=cost.bytes_of(
                 parameter
@@ -237,7 +229,7 @@ class Planner:
             if name != PIPELINE.name:
                 part.check(self._small, mesh=mesh, seq_len=self.recipe.seq_len)
         size = mesh.sizes.get(PIPELINE.name, 1)
-        most = len(self.training.layer_flops)
+        most = len(self.training.forward.layers)
         if size > 1 and self.training.schedule.num_stages(size) > most + 1:
             raise ValueError(f"pipeline={size} makes more stages than {most} layers can fill.")
 

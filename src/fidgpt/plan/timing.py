@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fidgpt.parallel.axes import MeshSizes
 from fidgpt.parallel.pipeline_schedule import Action, Actions
 from fidgpt.plan.hardware import Cluster, Device
-from fidgpt.plan.recording import Amounts, Product, Work
+from fidgpt.recording import Amounts, Product, Work
 
 __all__ = ["Seconds", "Simulation", "ordered", "simulate"]
 

@@ -20,8 +20,8 @@ from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Compiled, InFloat8
 from fidgpt.placement import shards_of
-from fidgpt.plan.recording import Product, Recorder, Work, fused_operations, mark, plan_kernels
 from fidgpt.processes import Processes
+from fidgpt.recording import Product, Recorder, Work, fused_operations, mark, plan_kernels
 
 __all__ = ["Part", "Trace", "divided_again", "repeated", "trace", "untraced"]
 

@@ -17,7 +17,7 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
-from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_flops
+from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_pass
 from fidgpt.graph import ConfigError, find_parameters, resolve
 from fidgpt.graph.edits import Edit, KeptGraph
 from fidgpt.graph.errors import raise_all
@@ -105,8 +105,7 @@ class DryRuns:
         trainer = trainer or (known and self._built(checked, model=known[0]))
         trainer = trainer or build_trainer(cfg, self._catalogue)
         if known is None:
-            seq_len = trainer.seq_len
-            forward = forward_flops(trainer.model, seq_len=seq_len)
+            forward = forward_pass(trainer.model, seq_len=trainer.seq_len).total
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
             self._built(checked, model=trainer.model)

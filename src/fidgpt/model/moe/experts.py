@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.blocks import FeedForward
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
-from fidgpt.model.linear import declared_flops, require_adapter
+from fidgpt.model.linear import require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.model.moe.grouped import Groups, Inside, Matrices, Outside, grouped_linear
 from fidgpt.placement import Columns, Dims, Once, Split
@@ -113,10 +113,6 @@ class Experts(nn.Module):
     def parameters_per_expert(self) -> int:
         """Return the number of parameters of one expert."""
         return sum(parameter[0].numel() for parameter in self.parameters())
-
-    def flops_per_row(self) -> int:
-        """Return forward floating-point operations per row; a multiply-add is two."""
-        return 2 * sum(p[0].numel() for p in self.parameters() if p.dim() == 3)
 
 
 class StackedExperts(Experts):
@@ -323,12 +319,3 @@ class SeparateExperts(Experts):
     def parameters_per_expert(self) -> int:
         """Return the number of parameters of one expert."""
         return sum(parameter.numel() for parameter in self.each[0].parameters())
-
-    def flops_per_row(self) -> int:
-        """Return forward floating-point operations per row; a multiply-add is two."""
-        parts = self.each[0].named_modules(remove_duplicate=False)
-        return sum(sum(declared_flops(part, seq_len=1)) for _, part in parts)
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return a correction, because each module is counted as if all tokens used it."""
-        return -self.num_experts * self.flops_per_row()

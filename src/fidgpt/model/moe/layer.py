@@ -113,11 +113,6 @@ class MoE(nn.Module):
             loads |= {"moe/rank_load_max": of_ranks.max(), "moe/rank_load": of_ranks}
         return loads
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations per token of its experts and of summing their outputs."""
-        joined = 2 * self.router.weight.shape[1]
-        return self.router.top_k * (self.experts.flops_per_row() + joined)
-
     def own_idle_parameters(self) -> int:
         """Return the number of parameters of the experts that are inactive for a token."""
         return (self.num_experts - self.router.top_k) * self.experts.parameters_per_expert()

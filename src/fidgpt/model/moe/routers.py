@@ -242,10 +242,6 @@ class Router(nn.Module):
             weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
         return Routing(experts, weights * self.scale, scores, logits)
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations of the logits per token; a multiply-add is two."""
-        return 2 * self.weight.numel()
-
 
 class SoftmaxRouter(Router):
     """Softmax over all experts, as in Mixtral, Qwen and DeepSeek-V2.

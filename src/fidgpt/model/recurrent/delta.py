@@ -16,7 +16,7 @@ from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.recurrent.decay import Decay, LogOfUniform
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
+from fidgpt.model.recurrent.recurrence import Recurrence
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_size
@@ -130,16 +130,6 @@ class GatedDeltaNet(nn.Module):
     def _gate(self, x: Stream) -> Float[Tensor, "batch seq values"]:
         """Return the factors of the normalized results of all heads."""
         return F.silu(self.gate(x))
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the recurrence in chunks."""
-        return recurrence_flops(
-            self.num_heads,
-            self.head_dim,
-            self.value_head_dim,
-            key_heads=self.num_key_heads,
-            is_delta=True,
-        )
 
     def own_split(self) -> Split:
         """Return how heads may be divided over processes."""

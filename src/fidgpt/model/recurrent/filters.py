@@ -75,10 +75,6 @@ class CausalFilter(nn.Conv1d):
             out = torch.addcmul(out, earlier, taps[-1 - distance])
         return out
 
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of all filters."""
-        return 2 * self.weight.numel()
-
 
 class _Filtered(torch.autograd.Function):
     """The filtered channels of rows of one document, and their gradients.

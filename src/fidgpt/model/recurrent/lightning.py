@@ -12,7 +12,7 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.norm import AcrossHeads, NormFactory, RMSNorm
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
+from fidgpt.model.recurrent.recurrence import Recurrence
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 
@@ -99,12 +99,6 @@ class LightningAttention(nn.Module):
         depth = 1 - layer / (num_layers - 1 + 1e-5) + 1e-5  # as in the code of MiniMax-01
         rates = depth * torch.exp2(-8 / self.num_heads * numbers)
         return -rates.view(1, 1, -1, 1).expand(batch, seq, -1, -1)
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the recurrence in chunks."""
-        return recurrence_flops(
-            self.num_heads, self.head_dim, self.head_dim, key_heads=self.num_heads
-        )
 
     def own_split(self) -> Split:
         """Return how heads may be divided over processes."""

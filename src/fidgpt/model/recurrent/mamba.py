@@ -15,7 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.decay import Decay
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
+from fidgpt.model.recurrent.recurrence import Recurrence
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_not_negative, require_size
@@ -139,12 +139,6 @@ class Mamba2(nn.Module):
         """Return a projection of the stream, times its factor."""
         out, factor = getattr(self, name)(x), self.factors.get(name, 1.0)
         return out if factor == 1.0 else out * factor
-
-    def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the recurrence in chunks."""
-        return recurrence_flops(
-            self.num_heads, self.state_dim, self.head_dim, key_heads=self.num_groups
-        )
 
     def own_split(self) -> Split:
         """Return how heads may be divided over processes."""

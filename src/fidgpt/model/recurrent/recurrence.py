@@ -214,28 +214,3 @@ class _Pairs:
 def _masked_exp(x: Tensor, mask: Tensor | None) -> Tensor:
     """Return exp, or 0 where a mask is false, whose exponent may be too large."""
     return (x if mask is None else x.masked_fill(~mask, float("-inf"))).exp()
-
-
-def recurrence_flops(
-    heads: int,
-    key_dim: int,
-    value_dim: int,
-    *,
-    key_heads: int,
-    is_delta: bool = False,
-    chunk_size: int = 64,
-) -> int:
-    """Return the operations of `by_chunks` per token; a multiply-add is two.
-
-    Args:
-      heads: number of value heads.
-      key_dim: dimensions of a query and a key.
-      value_dim: dimensions of a value.
-      key_heads: number of query and key heads.
-      is_delta: whether the delta rule applies.
-      chunk_size: tokens of a chunk.
-    """
-    pairs = 2 * chunk_size * key_heads * key_dim * (2 if is_delta else 1)
-    states = 2 * heads * key_dim * value_dim * (3 if is_delta else 2)
-    solved = chunk_size * heads * (key_dim + value_dim) if is_delta else 0
-    return pairs + states + solved + 2 * chunk_size * heads * value_dim

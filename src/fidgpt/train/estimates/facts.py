@@ -29,7 +29,7 @@ class Facts:
       parameters: of the model, by how they are used.
       trained_parameters: those that are trained.
       shared: names of parameters that several modules hold, with their other names.
-      flops_per_token: floating-point operations of a training step, per token.
+      forward: operations of the forward pass, per token.
       tokens: of the whole run.
       num_steps: optimizer steps of the whole run.
       tokens_per_step: tokens of a step with a full batch, over all processes.
@@ -45,7 +45,7 @@ class Facts:
     parameters: cost.ParameterCount
     trained_parameters: int
     shared: Mapping[str, list[str]]
-    flops_per_token: int
+    forward: cost.ForwardPass
     tokens: int
     num_steps: int
     tokens_per_step: int
@@ -61,6 +61,11 @@ class Facts:
     def cluster(self) -> Cluster:
         """The devices."""
         return self.plan.cluster
+
+    @property
+    def flops_per_token(self) -> int:
+        """Floating-point operations of a training step, per token."""
+        return cost.TRAINING_PASSES * self.forward.total
 
     @property
     def memory(self) -> Memory:
@@ -80,7 +85,6 @@ class Summary:
     Attributes:
       facts: what every run shows.
       places: the cost of a token's forward pass, by place.
-      runs_without_memory: whether the model could be run on the meta device to measure it.
       cache: bytes of the KV cache of one token and of a training sequence, and the tokens of that;
         None if the model needs the values of its tensors.
       groups: of parameters, as the optimizer treats them.
@@ -88,7 +92,6 @@ class Summary:
 
     facts: Facts
     places: Sequence[cost.PlaceCost]
-    runs_without_memory: bool
     cache: tuple[int, int, int] | None
     groups: Sequence[GroupFacts]
 
@@ -98,10 +101,11 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    sizes = cost.measured_or_none(
-        lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)]
-    )
-    return None if sizes is None else (sizes[0], sizes[1], seq_len)
+    try:
+        token, text = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
+    except cost.NEEDS_NUMBERS:
+        return None
+    return token, text, seq_len
 
 
 def call_text(function: Callable[..., object]) -> str:
@@ -141,7 +145,7 @@ def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
         parameters=cost.count_parameters(model),
         trained_parameters=sum(p.numel() for p in trained.parameters() if p.requires_grad),
         shared=cost.shared_parameters(model),
-        flops_per_token=planner.training.flops_per_token,
+        forward=planner.training.forward,
         tokens=round(recipe.stream.full_batches(recipe.num_steps) * tokens_per_step),
         num_steps=recipe.num_steps,
         tokens_per_step=tokens_per_step,
@@ -166,12 +170,10 @@ def _copies(checkpoints: Checkpoints, plan: Plan, mesh: MeshSizes) -> int:
 
 def summary_of(recipe: Recipe, cluster: Cluster) -> Summary:
     """Return all that is known of a run on some devices; the model may be on the meta device."""
-    measured = cost.measured_flops(recipe.model, seq_len=recipe.seq_len)
-    places = cost.cost_by_place(recipe.model, seq_len=recipe.seq_len, measured=measured or {})
+    facts = facts_of(recipe, cluster)
     return Summary(
-        facts=facts_of(recipe, cluster),
-        places=places,
-        runs_without_memory=measured is not None,
+        facts=facts,
+        places=cost.cost_by_place(recipe.model, facts.forward),
         cache=cache_sizes(recipe.model, recipe.precision, seq_len=recipe.seq_len),
         groups=parameter_groups(recipe),
     )

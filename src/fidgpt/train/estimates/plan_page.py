@@ -31,8 +31,8 @@ td {{ padding-right: 1em; }}
 </style></head><body>
 <h1>{title}</h1>
 <p>Each point is a mesh with a micro-batch and a choice of recomputation; those to the left of the
-line fit the memory of a device. Choose one to see its command, what passes the time of its step,
-and the timeline of its pipeline.</p>
+line fit the memory of a device.{left_out} Choose one to see its command, what passes the time of
+its step, and the timeline of its pipeline.</p>
 {chart}
 <div id="chosen"></div>
 <script id="data" type="application/json">{data}</script>
@@ -96,12 +96,16 @@ def page(data: Mapping[str, Any]) -> str:
     """Return the page, which needs nothing from elsewhere.
 
     Args:
-      data: title, memory of a device, and plans, as `page_data` returns it.
+      data: title, memory of a device, plans and what is left out, as `page_data` returns it.
     """
     # In a script, only a closing tag could end it.
     text = json.dumps(data).replace("<", "\\u003c")
     return _PAGE.format(
-        title=html.escape(data["title"]), chart=_chart(data), data=text, script=_SCRIPT
+        title=html.escape(data["title"]),
+        left_out=data["left_out"] or "",
+        chart=_chart(data),
+        data=text,
+        script=_SCRIPT,
     )
 
 

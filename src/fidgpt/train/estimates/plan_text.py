@@ -18,7 +18,7 @@ from fidgpt.train.estimates.summary_text import (
     table_under,
 )
 
-_SHOWN, _COMMANDS, _VARIANTS = 12, 3, 8
+_SHOWN, _COMMANDS, _VARIANTS, _DRAWN = 12, 3, 8, 200
 _DIRECTIVES = {
     "none": "set:model.recompute=None",
     "selective": "fiddler:use_selective_recompute",
@@ -192,10 +192,14 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
 
 
 def page_data(
-    plans: Sequence[Plan], planner: Planner, start: str, *, title: str
+    ranking: Ranking, planner: Planner, start: str, *, title: str
 ) -> Mapping[str, object]:
     """Return what the page of plans draws; `title` names the config."""
+    plans = ranking.plans[:_DRAWN]
+    left = ranking.num_settings - len(plans)
     return {
+        "left_out": left
+        and f"{counted(left, 'setting')} that are slower or need more memory are left out.",
         "title": f"{title} on {planner.cluster.size} x {planner.cluster.device.title}",
         "memory": planner.cluster.device.memory,
         "plans": [
@@ -215,6 +219,6 @@ def page_data(
                     for rank in plan.simulation.bars()
                 ],
             }
-            for plan in plans[:200]
+            for plan in plans
         ],
     }

@@ -138,9 +138,11 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
     """Return parameters and operations of every place, the small ones in one row."""
     names = ("part", "", "parameters", "", "FLOPs/token", "")
     table = table_under(names, left=(0, 1), gap=1)
-    parameters, flops = sum(p.parameters for p in places), sum(p.flops for p in places)
+    parameters, flops = sum(p.parameters for p in places), sum(p.flops.total for p in places)
 
-    def add(place: str, kind: str, count: int, operations: int, style: str | None = None) -> None:
+    def add(
+        place: str, kind: str, count: int, operations: int | float, style: str | None = None
+    ) -> None:
         shares = [(count, parameters, _COUNTS), (operations, flops, _FLOPS)]
         cells = [
             (magnitude(part, units), f"{part / whole:.1%}") if part else ("", "")
@@ -150,14 +152,16 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
 
     others = [0, 0]
     for cost in places:
-        if cost.parameters < _SMALL * parameters and cost.flops <= _SMALL * flops:
-            others = [others[0] + cost.parameters, others[1] + cost.flops]
+        if cost.parameters < _SMALL * parameters and cost.flops.total <= _SMALL * flops:
+            others = [others[0] + cost.parameters, others[1] + cost.flops.total]
             continue
         kind = cost.kind if cost.count == 1 else f"{cost.count} x {cost.kind}"
-        add(cost.place.removeprefix("blocks.*.") or "model", kind, cost.parameters, cost.flops)
-        if cost.own and cost.linear:
-            add("", "  its Linears", 0, cost.linear)
-            add("", "  outside them", 0, cost.own)
+        add(
+            cost.place.removeprefix("blocks.*.") or "model", kind, cost.parameters, cost.flops.total
+        )
+        if cost.flops.products and cost.flops.attention:
+            add("", "  matrix products", 0, cost.flops.products)
+            add("", "  scores and values", 0, cost.flops.attention)
     if any(others):
         add("others", "", others[0], others[1])
     add("all", "", parameters, flops, style="bold")
@@ -165,16 +169,9 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
 
 
 def _notes(summary: Summary) -> list[str]:
-    notes = [
-        f"{place.place}: {place.kind} does not declare its operations, so torch counted "
-        f"{magnitude(place.measured, _FLOPS)}FLOP of its products (own_flops_per_token)."
-        for place in summary.places
-        if place.measured
-    ]
-    if not summary.runs_without_memory:
-        needs = _UNKNOWN.partition(": ")[2]
-        notes.append(f"Only Linears and own_flops_per_token are counted: {needs}.")
-    return notes
+    needs = _UNKNOWN.partition(": ")[2]
+    unknown = f"Operations are two for each weight that is used: {needs}."
+    return [] if summary.facts.forward.is_executed else [unknown]
 
 
 def _groups(summary: Summary) -> Rows:

@@ -22,7 +22,6 @@ from fidgpt import cost
 from fidgpt.declarations import ModuleWithKernel
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
-from fidgpt.model.linear import declared_flops
 from fidgpt.model.wrappers import has_compiler
 from fidgpt.train.device import remembered
 from fidgpt.train.estimates.recipe import Recipe
@@ -169,7 +168,7 @@ def choose(
       renew: measure again what is remembered.
     """
     may_compile &= has_compiler()
-    operations = 3 * cost.flops_per_token(run.model, seq_len=run.seq_len)
+    operations = 6 * cost.count_parameters(run.model).active
     if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
         return None
     if run.parallel.device.type != "cpu":
@@ -366,8 +365,8 @@ class _Trial:
     """A piece with memory, in one format, that can be timed."""
 
     def __init__(self, run: Recipe, piece: Piece, module: nn.Module, candidate: Candidate) -> None:
-        costs = (sum(declared_flops(part, seq_len=run.seq_len)) for part in module.modules())
-        at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, 3 * sum(costs))))
+        costs = 6 * cost.count_parameters(module).active
+        at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, costs)))
         seq_len = min(run.seq_len, at_most)
         rows = max(1, min(_rows(run), at_most // run.seq_len))
         self.num_tokens = rows * seq_len

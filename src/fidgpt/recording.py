@@ -335,13 +335,17 @@ def _empty_gradients(
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-# The same functions tell torch the shapes on the meta device.
-_attention = torch.library.custom_op("fidgpt::planned_attention", _empty_outputs, mutates_args=())
-_attention.register_fake(_empty_outputs)
-_attention_gradients = torch.library.custom_op(
-    "fidgpt::planned_attention_gradients", _empty_gradients, mutates_args=()
+# Not a `custom_op`, which loads torch._dynamo when it is called on tensors with memory.
+_library = torch.library.Library("fidgpt", "FRAGMENT")
+_library.define(
+    "planned_attention(Tensor query, Tensor key, Tensor value, float pairs) -> (Tensor, Tensor)"
 )
-_attention_gradients.register_fake(_empty_gradients)
+_library.define(
+    "planned_attention_gradients(Tensor query, Tensor key, Tensor value, float pairs)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+_library.impl("planned_attention", _empty_outputs, "CompositeExplicitAutograd")
+_library.impl("planned_attention_gradients", _empty_gradients, "CompositeExplicitAutograd")
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -350,15 +354,18 @@ def _keep(ctx: Any, inputs: Any, output: Any) -> None:
 
 
 def _gradients(ctx: Any, *outer: Tensor) -> Any:
-    return *_attention_gradients(*ctx.saved_tensors[:3], ctx.pairs), None
+    own = torch.ops.fidgpt.planned_attention_gradients
+    return *own(*ctx.saved_tensors[:3], ctx.pairs), None
 
 
-_attention.register_autograd(_gradients, setup_context=_keep)
+torch.library.register_autograd(
+    "fidgpt::planned_attention", _gradients, setup_context=_keep, lib=_library
+)
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor, pairs: float) -> Tensor:
     """Return what a fused kernel would, which keeps no scores, for so many pairs of each head."""
-    return _attention(query, key, value, pairs)[0].transpose(1, 2)
+    return torch.ops.fidgpt.planned_attention(query, key, value, pairs)[0].transpose(1, 2)
 
 
 def _visible_pairs(num_queries: int, num_keys: int, window: int | None, is_causal: bool) -> float:
