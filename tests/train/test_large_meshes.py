@@ -5,12 +5,14 @@ import time
 
 import fiddle as fdl
 import pytest
+from meshes import Fiddler, base, mesh, use_separate_experts
 
 from fidgpt import configs, fiddlers
 from fidgpt.placement import held
 from fidgpt.plan import cluster_named
 from fidgpt.processes.ranks import fake_processes
 from fidgpt.runs.building import build_trainer
+from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import facts_of
 
 GIB = 2**30
@@ -21,6 +23,14 @@ def recipe(name: str, number: int, **sizes: int) -> fdl.Config:
     fiddlers.for_hardware(cfg, f"h100x{1024 if name == 'llama3_1_405b' else 2048}")
     fiddlers.use_mesh(cfg, **sizes)
     return cfg
+
+
+def holding(trainer: Trainer, number: int, rank: int) -> tuple[int, int]:
+    """The place in the pipeline of one of so many processes, and the bytes of its weights."""
+    with fake_processes(number, rank=rank), trainer.parallel as parallel:
+        parallel.shard(trainer.model, trainer.precision)
+        own = sum(held(parameter).nbytes for parameter in trainer.model.parameters())
+        return parallel.places.axes["pipeline"].rank, own
 
 
 @pytest.mark.slow(15)
@@ -50,11 +60,15 @@ def test_processes_hold_what_the_summary_shows(
     assert plan.peak < 80e9
     for rank in (0, number // 2, number - 1):
         whole = trainer if rank == 0 else build_trainer(cfg)
-        with fake_processes(number, rank=rank), whole.parallel as parallel:
-            parallel.shard(whole.model, whole.precision)
-            planned = plan.memory[parallel.places.axes["pipeline"].rank].weights
-            own = sum(held(parameter).nbytes for parameter in whole.model.parameters())
-        assert own == pytest.approx(planned, rel=0.02)  # uneven shards
+        stage, own = holding(whole, number, rank)
+        assert own == pytest.approx(plan.memory[stage].weights, rel=0.02)  # uneven shards
     assert max(one.weights for one in plan.memory) / GIB == pytest.approx(weights, rel=0.15)
     assert time.process_time() - began < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 2 * GIB
+
+
+@pytest.mark.parametrize("changes", [(), (use_separate_experts,)])
+def test_experts_that_other_axes_divide_too_are_planned(changes: tuple[Fiddler, ...]) -> None:
+    trainer = build_trainer(base(fiddlers.use_moe, *changes, mesh(shard=2, tensor=2, expert=2)))
+    (planned,) = facts_of(trainer, cluster_named("h100x4")).plan.memory
+    assert holding(trainer, 4, 0)[1] == pytest.approx(planned.weights, rel=0.02)

@@ -188,6 +188,15 @@ def test_a_stream_of_another_format_is_refused() -> None:
         StagePasses._send(passes, "F", 0, 0)
 
 
+def test_a_stage_that_does_not_use_its_input_is_refused() -> None:
+    """Torch would send zeros back, by which AdamW decays the weights before it."""
+    x = torch.ones(1, 4, 8, requires_grad=True)
+    kept, state = {(1, 0): (x, None, None)}, SimpleNamespace(scaling=None)
+    passes: Any = SimpleNamespace(_kept=kept, _state=state, _left={1: 2})
+    with pytest.raises(ValueError, match="stage 1 does not use what the stage before it sends"):
+        StagePasses._backward(passes, 1, 0, defers=False)
+
+
 def test_the_summary_lists_stages(cfg: fdl.Config) -> None:
     trainer = build_trainer(piped(cfg, pipeline=2))
     plan = facts_of(trainer, cluster_named("h100x2")).plan

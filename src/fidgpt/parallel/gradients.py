@@ -25,11 +25,8 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     """
     parameters = [*parameters]
     for parameter in parameters:
-        # Of what others compute, alone or too, which all the same takes part in sums and norms.
-        is_elsewhere = any(
-            not holders.is_here or len(holders.ranks) > 1 for holders in holders_of(parameter)
-        )
-        if parameter.grad is None and parameter.requires_grad and is_elsewhere:
+        # Others list it in sums and norms too: of another stage, or of an expert without tokens.
+        if parameter.grad is None and parameter.requires_grad and holders_of(parameter):
             parameter.grad = torch.zeros_like(parameter)
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     _sum_over_holders(parameters)

@@ -369,6 +369,6 @@ def _trace_of(
 
 
 def _axis_of(parameter: nn.Parameter) -> str:
-    """Return the name of the axis that divides a parameter; "" if there is none."""
-    axes = [shard.axis for shard in shards_of(parameter) if shard.dim is not None]
+    """Return the name of the last axis that divides a parameter, as expert; "" if there is none."""
+    axes = [shard.axis for shard in reversed(shards_of(parameter)) if shard.divides]
     return next((axis.name for axis in axes if isinstance(axis, RecordedProcesses)), "")

@@ -166,8 +166,12 @@ class StagePasses:
             self._products[stage, number] = products
             self._run.precision.pull_gradients(state.model, state.replica)
         if x is not None and x.requires_grad:
-            gradient = torch.zeros_like(x) if x.grad is None else x.grad
-            self._pass_on("B", stage, stage - 1, number, gradient)
+            if x.grad is None:
+                raise ValueError(
+                    f"stage {stage} does not use what the stage before it sends, whose layers get "
+                    "no gradients: let blocks use their input, or freeze what is before them."
+                )
+            self._pass_on("B", stage, stage - 1, number, x.grad)
 
     def _reduce_stage(self, stage: int) -> None:
         """Let FSDP reduce the gradients of a stage, in its last backward pass."""
