@@ -131,8 +131,9 @@ class Distilled(NextToken):
             report_metric("loss", loss)
             report_metric("teacher", taught)
         loss = (1 - self.ratio) * loss + self.ratio * taught
+        is_counted = share.is_counted if share is not None else counts.any()
         loss = loss if share is None else scaled(loss, share.of_targets)
-        return sum(reports.losses_of(share).values(), loss)
+        return sum((x * is_counted for x in reports.losses_of(share).values()), loss)
 
     def _taught(self, features: Tensor, theirs: Tensor, teacher: nn.Module) -> Float[Tensor, ""]:
         """Return the mean loss under the teacher's probabilities; logits exist in chunks."""
