@@ -231,6 +231,22 @@ def test_a_student_learns_from_the_text_and_from_a_teacher(path: Path) -> None:
     assert not torch.equal(other.embedding.weight, trainer.model.embedding.weight)
 
 
+def test_a_teacher_with_other_tokens_is_refused() -> None:
+    cfg = configs.debug()
+    other = configs.debug()
+    fiddlers.use_chat_template(other, "chatml")
+    cfg.step = fdl.Config(
+        train.DistillationStep,
+        teacher=build(other).model,
+        weights=None,
+        tokenizer=other.data.corpus.tokenizer,
+    )
+    trainer = build(cfg)
+    trainer.prepare()
+    with pytest.raises(data.DataError, match="The teacher has other tokens than the model"):
+        trainer.init_state()
+
+
 @pytest.mark.parametrize(
     ("row", "expected"),
     [

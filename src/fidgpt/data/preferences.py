@@ -150,4 +150,4 @@ class _Pairs:
                 counted[place] = pair.mask.numpy()[0, a:b]
                 real[row, side, : first + b - a - 1] = True  # not the end, which nothing follows
         shape = len(numbers), 2 * window
-        return Batch.of(*(each.reshape(shape) for each in (tokens, counted, real)))
+        return Batch.of(tokens.reshape(shape), counted.reshape(shape), real.reshape(shape))

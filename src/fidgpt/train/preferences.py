@@ -286,9 +286,7 @@ class PairLoss(NextToken):
 
     def _answers(self, model: LanguageModel, batch: Batch) -> tuple[Tensor, Answers]:
         """Return the features of both sides, and what the model says of their answers."""
-        ctx = model.context_of(
-            batch.inputs, counted=batch.counted_targets, real=batch.real_inputs
-        )
+        ctx = model.context_of(batch.inputs, counted=batch.counted_targets, real=batch.real_inputs)
         features = model.features(batch.inputs, ctx)
         counts = batch.mask[:, 1:]
         rows = counts.nonzero()[:, 0]
