@@ -13,6 +13,7 @@ __all__ = ["make_large", "make_medium", "make_small", "make_tiny", "make_xl"]
 _TINY = {
     "head_dim": 16,
     "num_heads": 4,
+    "num_key_heads": 2,
     "num_kv_heads": 2,
     "ffn_dim": 48,
     "window": 8,
@@ -63,7 +64,7 @@ def make_tiny(cfg: fdl.Config[Trainer], num_steps: int = 20) -> None:
     cfg.optimizer.lr = 1e-3
     for model in find(cfg, Transformer):
         model.hidden_dim = 64
-        model.num_layers = min(len(model.first_blocks) + len(model.blocks) + 1, 7)
+        model.num_layers = min(len(model.first_blocks) + len(model.blocks) + 1, 9)
         for node in parts(model):
             # A RoPE with a size of its own rotates the share of a latent attention's head.
             sizes = {"head_dim": 8} if fdl.get_callable(node.value) is RoPE else _TINY

@@ -59,7 +59,10 @@ def test_the_rate_and_batch_that_nobody_published_follow_the_law() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["deepseek_v3", "gemma3_27b", "gpt2_1558m", "smollm3_3b"])
+@pytest.mark.parametrize(
+    "name",
+    ["deepseek_v3", "gemma3_27b", "gpt2_1558m", "minimax_01", "qwen3_next_80b_a3b", "smollm3_3b"],
+)
 def test_the_tiny_model_of_a_family_keeps_its_kinds_of_blocks(name: str) -> None:
     cfg = getattr(configs, name)()
     whole = {type(one).__name__ for one in build_trainer(cfg).model.modules()}

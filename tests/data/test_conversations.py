@@ -308,6 +308,13 @@ def test_broken_rows_are_dropped_if_asked_and_counted(tmp_path: Path) -> None:
     }
 
 
+def test_tools_that_a_template_does_not_list_are_named(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    rows = [{"messages": messages}, {"messages": messages, "tools": [{"name": "get"}]}]
+    with pytest.raises(data.DataError, match="line 2.*lists no tools"):
+        corpus(tmp_path, rows, max_tokens=48).prepare()
+
+
 @pytest.mark.parametrize(
     ("template", "expected"),
     [

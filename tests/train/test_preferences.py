@@ -164,6 +164,27 @@ def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> 
 
 
 @pytest.mark.slow
+def test_padding_of_pairs_counts_for_no_expert(path: Path) -> None:
+    """Rows of 64 tokens train as the same rows of 40, in any micro-batches."""
+    rows, gradients = [], []
+    for size, window in ((None, 65), (1, 65), (1, 41)):
+        trainer = trainer_of(path, fiddlers.use_moe, fiddlers.use_mtp, size=size)
+        trainer.gradient_transform = lambda parameters: gradients.append(
+            torch.cat([one.grad.flatten() for one in parameters if one.grad is not None])
+        )
+        batch = trainer.stream.batch(0).sequences(2).map(lambda x, n=window: x[:, :n])
+        assert batch.real is not None and batch.real.sum(1).max() < 41
+        batch = batch.map(lambda x: x.unflatten(0, (-1, 2)).flatten(1))
+        rows.append(trainer.update(trainer.init_state(), batch))
+    for row, ours in zip(rows, gradients, strict=True):
+        torch.testing.assert_close(ours, gradients[0], rtol=1e-4, atol=1e-6)
+        for key in rows[0]:
+            torch.testing.assert_close(
+                torch.as_tensor(row[key]), torch.as_tensor(rows[0][key]), rtol=1e-4, atol=1e-6
+            )
+
+
+@pytest.mark.slow
 def test_a_student_learns_from_the_text_and_from_a_teacher(path: Path) -> None:
     cfg = configs.debug()
     fiddlers.use_float32(cfg)
@@ -176,6 +197,17 @@ def test_a_student_learns_from_the_text_and_from_a_teacher(path: Path) -> None:
         train.DistillationStep, teacher=teacher, weights=weights, ratio=0.3, temperature=2.0
     )
     cfg.trackers, cfg.samples, cfg.batch_size = [], None, 4
+    fiddlers.use_moe(cfg)
+    trainer = build(cfg)
+    trainer.prepare()
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    trainer.gradient_transform = lambda parameters: masked.extend(one.grad for one in parameters)
+    masked: list[Tensor] = []
+    batch = trainer.stream.batch(0)
+    none = torch.zeros_like(batch.tokens, dtype=torch.bool)
+    trainer.update(trainer.init_state(), data.Batch(batch.tokens, none))
+    assert masked and not any(gradient.any() for gradient in masked)
+    cfg.model.blocks = configs.debug().model.blocks
     losses = []
     for size in (None, 3):
         cfg.micro_batch_size = size
@@ -197,6 +229,22 @@ def test_a_student_learns_from_the_text_and_from_a_teacher(path: Path) -> None:
         losses.append([row["loss"], row["teacher"]])
         assert losses[-1] == pytest.approx([plain.item(), told.item()], rel=1e-5)
     assert not torch.equal(other.embedding.weight, trainer.model.embedding.weight)
+
+
+def test_a_teacher_with_other_tokens_is_refused() -> None:
+    cfg = configs.debug()
+    other = configs.debug()
+    fiddlers.use_chat_template(other, "chatml")
+    cfg.step = fdl.Config(
+        train.DistillationStep,
+        teacher=build(other).model,
+        weights=None,
+        tokenizer=other.data.corpus.tokenizer,
+    )
+    trainer = build(cfg)
+    trainer.prepare()
+    with pytest.raises(data.DataError, match="The teacher has other tokens than the model"):
+        trainer.init_state()
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ class Batch:
         masks = (None if mask is None else change(mask) for mask in (self.counted, self.real))
         return Batch(change(self.tokens), *masks)
 
+    def sequences(self, number: int) -> "Batch":
+        """Return the sequences of rows that hold so many each, as rows of their own."""
+        return self.map(lambda x: x.unflatten(1, (number, -1)).flatten(0, 1))
+
     def split(self, num_rows: int) -> list["Batch"]:
         """Return batches of at most `num_rows` rows."""
         begins = range(0, max(1, len(self.tokens)), num_rows)

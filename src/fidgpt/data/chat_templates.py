@@ -99,6 +99,8 @@ class ChatTemplate:
         self, template: Any, messages: Sequence[Message], *, prompts: bool, **more: Any
     ) -> str:
         variables = {"tools": None, "documents": None, **self._settings.tokens, **more}
+        if variables["tools"] and "tools" not in self._settings.template:
+            raise DataError("the chat template lists no tools: leave them out, or take another.")
         variables.setdefault("bos_token", "")
         variables.setdefault("eos_token", "")
         try:

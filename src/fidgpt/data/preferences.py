@@ -139,7 +139,7 @@ class _Pairs:
         end, window = self._tokenizer.end_of_text, self._window
         first = int(self._tokenizer.begin_of_text == end)
         tokens = np.full((len(numbers), 2, window), end, dtype=np.int64)
-        counted = np.zeros(tokens.shape, dtype=np.bool_)
+        counted, real = np.zeros(tokens.shape, np.bool_), np.zeros(tokens.shape, np.bool_)
         for row, number in enumerate(numbers.tolist()):
             begin, stop = self._bounds[number : number + 2].tolist()
             pair = self._split.read(np.array([begin]), length=stop - begin)
@@ -148,5 +148,6 @@ class _Pairs:
                 place = row, side, slice(first, first + b - a)
                 tokens[place] = pair.tokens.numpy()[0, a:b]
                 counted[place] = pair.mask.numpy()[0, a:b]
+                real[row, side, : first + b - a - 1] = True  # not the end, which nothing follows
         shape = len(numbers), 2 * window
-        return Batch.of(tokens.reshape(shape), counted.reshape(shape))
+        return Batch.of(tokens.reshape(shape), counted.reshape(shape), real.reshape(shape))

@@ -78,4 +78,5 @@ def use_distillation(
         ratio=ratio,
         temperature=temperature,
         top_k=top_k,
+        tokenizer=None if kind == "config" else theirs.data.corpus.tokenizer,
     )

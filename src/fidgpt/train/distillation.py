@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fidgpt.data import Batch
+from fidgpt.data import Batch, DataError, TokenizerSpec
 from fidgpt.model.reports import Share, collecting, not_collecting, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_positive, require_size
@@ -54,10 +54,10 @@ class DistillationStep(TrainStep):
       ratio: weight of the teacher, from 0 to 1.
       temperature: as in `teacher_loss`.
       top_k: as in `teacher_loss`.
+      tokenizer: the teacher's, which has to have the tokens of the run's; None if it is not known.
 
     Raises:
-      ValueError: an option is out of range; or at the first step, if the models have different
-        numbers of tokens.
+      ValueError: an option is out of range.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class DistillationStep(TrainStep):
         ratio: float = 0.5,
         temperature: float = 1.0,
         top_k: int | None = None,
+        tokenizer: TokenizerSpec | None = None,
     ) -> None:
         require_positive(temperature=temperature)
         require_size(top_k=top_k)
@@ -75,6 +76,7 @@ class DistillationStep(TrainStep):
             raise ValueError(f"{ratio=} must be from 0 to 1.")
         self._blueprint, self._weights = blueprint_of(teacher), weights
         self._teacher: list[LanguageModel] = []
+        self._tokenizer = tokenizer
         self.ratio = ratio
         self.options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
 
@@ -85,6 +87,12 @@ class DistillationStep(TrainStep):
         self._teacher = [*others]
 
     def begin(self, run: StepSettings) -> None:
+        ours = run.stream.tokenizer.token_values()
+        if self._tokenizer is not None and self._tokenizer.build([]).token_values() != ours:
+            raise DataError(
+                "The teacher has other tokens than the model: distillation needs a teacher with "
+                "the tokenizer of the run."
+            )
         self._teacher = [frozen(self._blueprint, self._weights, run)]
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
@@ -131,8 +139,9 @@ class Distilled(NextToken):
             report_metric("loss", loss)
             report_metric("teacher", taught)
         loss = (1 - self.ratio) * loss + self.ratio * taught
+        is_counted = share.is_counted if share is not None else counts.any()
         loss = loss if share is None else scaled(loss, share.of_targets)
-        return sum(reports.losses_of(share).values(), loss)
+        return sum((x * is_counted for x in reports.losses_of(share).values()), loss)
 
     def _taught(self, features: Tensor, theirs: Tensor, teacher: nn.Module) -> Float[Tensor, ""]:
         """Return the mean loss under the teacher's probabilities; logits exist in chunks."""
@@ -140,7 +149,7 @@ class Distilled(NextToken):
         def of_chunk(x: Tensor, y: Tensor) -> Tensor:
             student, taught = self.model.unembedding(x), teacher(y)
             if student.shape != taught.shape:
-                raise ValueError(
+                raise DataError(
                     f"The teacher has {taught.shape[-1]} tokens, and the model has "
                     f"{student.shape[-1]}: a teacher needs the tokenizer of the model."
                 )

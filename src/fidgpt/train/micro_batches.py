@@ -43,6 +43,7 @@ def split_batch(
     device: torch.device,
     division: Division | None = None,
     columns: Mapping[int, int] = MappingProxyType({}),
+    sequences: int = 1,
 ) -> list[MicroBatch]:
     """Split a batch, and copy it to a device at once.
 
@@ -55,6 +56,7 @@ def split_batch(
       device: where they are computed.
       division: of the tokens of each row over processes; None if each computes whole rows.
       columns: numbers of columns, as `LanguageModel.computed_columns` returns.
+      sequences: how many sequences a row holds.
     """
     size = size or max(1, len(batch.tokens))
     micro_batches = []
@@ -64,6 +66,7 @@ def split_batch(
         there = Batch(
             there.tokens, None if all_count else there.counted, None if all_real else there.real
         )
+        here = here.sequences(sequences)
         num_real = {n: _num_real(here, division, n, ahead) for n, ahead in columns.items()}
         micro_batches.append(MicroBatch(there, _num_targets(here, division), num_real))
     return micro_batches

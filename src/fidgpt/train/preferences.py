@@ -228,7 +228,7 @@ class PairLoss(NextToken):
         real: Bool[Tensor, "pairs windows"] | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean loss of pairs; see `NextToken` for the arguments."""
-        batch, num_pairs = sides_of(tokens, counted), len(tokens)
+        batch, num_pairs = sides_of(tokens, counted, real), len(tokens)
         if self.model.division is not None:
             raise ValueError("Preferences need whole sequences: use a mesh with context=1.")
         with collecting() as reports:
@@ -254,8 +254,8 @@ class PairLoss(NextToken):
         counted: Bool[Tensor, "pairs windows"] | None = None,
         real: Bool[Tensor, "pairs windows"] | None = None,
     ) -> None:
-        batch = sides_of(tokens, counted)
-        super().count(batch.tokens)
+        batch = sides_of(tokens, counted, real)
+        super().count(batch.tokens, batch.counted, batch.real)
         if self.likelihood:
             spoken = until_last(batch)[::2, 1:]
             report_loss("loss", spoken.new_zeros((), dtype=torch.float32), count=spoken.sum())
@@ -285,7 +285,8 @@ class PairLoss(NextToken):
 
     def _answers(self, model: LanguageModel, batch: Batch) -> tuple[Tensor, Answers]:
         """Return the features of both sides, and what the model says of their answers."""
-        features = model.features(batch.inputs, model.context_of(batch.inputs))
+        ctx = model.context_of(batch.inputs, counted=batch.counted_targets, real=batch.real_inputs)
+        features = model.features(batch.inputs, ctx)
         counts = batch.mask[:, 1:]
         rows = counts.nonzero()[:, 0]
         each = log_probabilities(
@@ -301,10 +302,10 @@ class PairLoss(NextToken):
         )
 
 
-def sides_of(tokens: Tensor, counted: Tensor | None) -> Batch:
+def sides_of(tokens: Tensor, counted: Tensor | None, real: Tensor | None) -> Batch:
     """Return rows of pairs as twice as many rows: chosen, rejected, chosen, and so on."""
-    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool) if counted is None else counted)
-    return batch.map(lambda x: x.unflatten(1, (2, -1)).flatten(0, 1))
+    counted = torch.ones_like(tokens, dtype=torch.bool) if counted is None else counted
+    return Batch(tokens, counted, real).sequences(2)
 
 
 def until_last(batch: Batch) -> Bool[Tensor, "rows window"]:
