@@ -1,6 +1,7 @@
 """Edits of a graph: set, change, delete, replace, tie and untie what a selector matches."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +18,8 @@ from fidgpt.graph.errors import ConfigError, at, listed
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader
-from fidgpt.graph.selectors import find, find_parameters
-from fidgpt.graph.walk import Node, is_node, nodes, title
+from fidgpt.graph.selectors import find, find_parameters, tags_of
+from fidgpt.graph.walk import LEAVES, is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
 Selector = str | type[fdl.Tag]
@@ -44,17 +45,25 @@ class KeptGraph:
     """A graph that stays as it is, and others that share all that is not around a change.
 
     Args:
-      root: the graph; an attribute too.
+      root: the graph.
       parts: constructors that a text may name.
+
+    Attributes:
+      tags: returns those of its parameters.
     """
 
     def __init__(self, root: Any, parts: Parts) -> None:
-        self.root = root
+        self._original, self._parts = root, parts
         self._reader = TextReader(root, parts)
         self._find = functools.cache(functools.partial(find_parameters, root))
-        self._find_leading = functools.cache(
-            lambda selector: _leading(root, self._find(selector)) or self._find(selector)
-        )
+        self._nodes = functools.cache(functools.partial(nodes, root))
+        self.tags = functools.cache(functools.partial(tags_of, root))
+        self._plain: list[Planned] = []  # in which the graph differs from the original
+
+    @functools.cached_property
+    def root(self) -> Any:
+        """The graph, which must not change any more."""
+        return self._with(self._plain) if self._plain else self._original
 
     def planned(self, selector: Selector, sign: str, text: str) -> list[Planned]:
         """Return what `set_text` would set; with a sign, what `change_by` would.
@@ -62,33 +71,42 @@ class KeptGraph:
         Raises:
           ConfigError: as they do.
         """
+        found = self._find(selector)
         if not sign:
-            return [(ref, self._reader.read(ref, text)) for ref in self._find(selector)]
-        found = self._find_leading(selector)
-        return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in found]
+            return [(ref, self._reader.read(ref, text)) for ref in found]
+        leading = _leading(self._original, found) or found
+        return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in leading]
 
-    def changed(self, selector: Selector, sign: str, text: str) -> Any:
-        """Return a changed graph, which must not change any more either.
+    def changed(self, selector: Selector, sign: str, text: str) -> "KeptGraph":
+        """Return a changed graph; one that differs in plain values alone is copied when asked for.
 
         Raises:
           ConfigError: as `set_text` and `change_by` do.
         """
         planned = self.planned(selector, sign, text)
+        is_plain = all({type(ref.value), type(value)} <= LEAVES for ref, value in planned)
+        if self._plain and (sign or not is_plain):
+            return KeptGraph(self.root, self._parts).changed(selector, sign, text)
         for ref, value in planned:
             ref.check(value)
+        if not is_plain:
+            return KeptGraph(self._with(planned), self._parts)
+        new = copy.copy(self)
+        vars(new).pop("root", None)
+        new._plain = self._plain + planned
+        return new
+
+    def _with(self, planned: list[Planned]) -> Any:
+        found = self._nodes()
         around = {id(ref.container) for ref, _ in planned}
-        for node in reversed(self._nodes):
+        for node in reversed(found):
             if id(node.value) in around:
                 around |= {id(parent.value) for parent, _ in node.parents}
-        kept = [node.value for node in self._nodes if id(node.value) not in around]
-        copies = cloning.copies_of(self._nodes, kept=kept)
+        kept = [node.value for node in found if id(node.value) not in around]
+        copies = cloning.copies_of(found, kept=kept)
         for ref, value in planned:
             ParameterRef(copies[id(ref.container)], ref.key).write(value)
-        return copies[id(self.root)]
-
-    @functools.cached_property
-    def _nodes(self) -> list[Node]:
-        return nodes(self.root)
+        return copies[id(self._original)]
 
 
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
