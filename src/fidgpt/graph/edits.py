@@ -4,7 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ class KeptGraph:
       parts: constructors that a text may name.
 
     Attributes:
+      nodes: returns those of a graph that differs from this one in plain values alone.
       tags: returns those of its parameters.
     """
 
@@ -56,8 +57,9 @@ class KeptGraph:
         self._original, self._parts = root, parts
         self._reader = TextReader(root, parts)
         self._find = functools.cache(functools.partial(find_parameters, root))
-        self._nodes = functools.cache(functools.partial(nodes, root))
+        self.nodes = functools.cache(functools.partial(nodes, root))
         self.tags = functools.cache(functools.partial(tags_of, root))
+        self._made: dict[str, tuple[dict[int, Any], set[tuple[int, fiddle.Key]], KeptGraph]] = {}
         self._plain: list[Planned] = []  # in which the graph differs from the original
 
     @functools.cached_property
@@ -84,20 +86,52 @@ class KeptGraph:
           ConfigError: as `set_text` and `change_by` do.
         """
         planned = self.planned(selector, sign, text)
+        old = {(id(ref.container), ref.key) for ref, _ in self._plain if sign}
         is_plain = all({type(ref.value), type(value)} <= LEAVES for ref, value in planned)
-        if self._plain and (sign or not is_plain):
+        is_known = is_plain and not any((id(ref.container), ref.key) in old for ref, _ in planned)
+        if self._plain and not is_known:
             return KeptGraph(self.root, self._parts).changed(selector, sign, text)
         for ref, value in planned:
             ref.check(value)
         if not is_plain:
             return KeptGraph(self._with(planned), self._parts)
+        return self.differing(self._plain + planned)
+
+    def changed_by(self, name: str, code: Callable[[Any], None]) -> "KeptGraph":
+        """Return the graph as code changes it.
+
+        That runs once for all graphs that differ in plain values which it neither reads nor sets.
+
+        Args:
+          name: of the code.
+          code: called with a copy.
+
+        Raises:
+          ConfigError: whatever the code raises.
+        """
+        if name not in self._made:
+            copies, touched = cloning.copies_of(self.nodes()), set[tuple[int, fiddle.Key]]()
+            with fiddle.recording([one for one in copies.values() if _is_part(one)], touched):
+                code(root := copies[id(self._original)])
+            self._made[name] = copies, touched, KeptGraph(root, self._parts)
+        copies, touched, made = self._made[name]
+        plain = [(ParameterRef(copies[id(r.container)], r.key), value) for r, value in self._plain]
+        for ref, _ in plain:
+            if not _is_part(ref.container) or (id(ref.container), ref.key) in touched:
+                code(root := cloning.clone(self.root))
+                return KeptGraph(root, self._parts)
+        kept = {id(node.value) for node in made.nodes()}
+        return made.differing([one for one in plain if id(one[0].container) in kept])
+
+    def differing(self, plain: list[Planned]) -> "KeptGraph":
+        """Return a graph that differs from the original in plain values."""
         new = copy.copy(self)
+        vars(new).update(_plain=plain)
         vars(new).pop("root", None)
-        new._plain = self._plain + planned
         return new
 
     def _with(self, planned: list[Planned]) -> Any:
-        found = self._nodes()
+        found = self.nodes()
         around = {id(ref.container) for ref, _ in planned}
         for node in reversed(found):
             if id(node.value) in around:

@@ -13,7 +13,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.compose import conflicts, report
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.catalogue import Catalogue, call_fiddler, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
@@ -167,11 +167,15 @@ class Maker:
         if not directives or (not others and is_base(last)):
             return KeptGraph(compose(directives, self._catalogue).config, self._catalogue.parts)
         base = self._compose(tuple(others))
-        if (pieces := parsed(last)).kind in ("set", "tag") and "$" not in last:
-            with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
-                is_tag, name = pieces.kind == "tag", pieces.name
-                selector = tag_named(base.tags(), name, self._catalogue) if is_tag else name
-                return base.changed(selector, pieces.sign, pieces.value)
+        kind, name, sign, value = parsed(last)
+        with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
+            if kind == "fiddler":
+                return base.changed_by(
+                    last, lambda root: call_fiddler(value, root, self._catalogue)
+                )
+            if kind in ("set", "tag") and "$" not in last:
+                selector = tag_named(base.tags(), name, self._catalogue) if kind == "tag" else name
+                return base.changed(selector, sign, value)
         graph = compose([last], self._catalogue, base=base.root, first=len(directives)).config
         return KeptGraph(graph, self._catalogue.parts)
 
