@@ -16,7 +16,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, NamedTuple
 
 import torch
@@ -102,15 +104,19 @@ class Forks:
 
     Args:
       modules: names of what it imports, too.
+      env: variables that it has beside those of this process.
     """
 
-    def __init__(self, modules: Sequence[str] = ()) -> None:
+    def __init__(
+        self, modules: Sequence[str] = (), env: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses: dict[int, int] = {}
         with theirs:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "fidgpt.forking", *modules],
                 stdin=theirs.fileno(),
+                env={**os.environ, **env},
                 start_new_session=True,
             )
 
@@ -170,54 +176,57 @@ class _Event(NamedTuple):
 
 
 def main() -> None:
-    """Fork a process for each message on standard input; in such a process, run its program."""
+    """Fork a process for each message on standard input, until the other end closes."""
     preload(sys.argv[1:])
+    _find_facts()
     gc.collect()
     gc.freeze()  # or each process looks through all of torch for garbage
     connection = socket.socket(fileno=os.dup(0))
-    message = _forked(connection)
-    if message is None:
-        return
-    (option, *arguments), env, output = message
+    running: dict[int, ForkProcess] = {}  # by descriptors that are ready at their end
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            for ready in wait([connection, *running]):
+                if isinstance(ready, int):
+                    process = running.pop(ready)
+                    process.join()
+                    os.close(ready)
+                    _Event(process.pid or 0, process.exitcode).send(connection)
+                    continue
+                data, outputs, _, _ = socket.recv_fds(connection, _LARGEST, 1)
+                if not data:
+                    raise BrokenPipeError
+                inherited = [connection.fileno(), *running]
+                process = ForkProcess(target=_run, args=(*json.loads(data), *outputs, inherited))
+                process.start()
+                os.close(outputs[0])
+                running[os.pidfd_open(process.pid or 0)] = process
+                _Event(process.pid or 0).send(connection)
+    os._exit(0)  # without waiting for those that run
+
+
+def _find_facts() -> None:
+    """Find out what does not differ between runs on a machine: those that are forked know it."""
+    from fidgpt.data import StandardLibrary
+    from fidgpt.train.device import peak_flops
+
+    _ = StandardLibrary().identity()
+    if torch.get_num_threads() == 1:  # others would be missing in a forked process
+        peak_flops(torch.device("cpu"), torch.float32)
+
+
+def _run(arguments: list[str], env: dict[str, str], output: int, inherited: list[int]) -> None:
+    """Run a program in a forked process, whose memory is not freed at its end, but dropped."""
     os.setsid()
     for descriptor, stream in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, stream)
         os.set_inheritable(stream, True)
+    for descriptor in inherited:
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(env)
-    is_module = option == "-m"
-    program, *rest = arguments if is_module else [option, *arguments]
+    is_module = arguments[0] == "-m"
+    program, *rest = arguments[is_module:]
     run_program(program, rest, is_module=is_module)
-
-
-def _forked(connection: socket.socket) -> tuple[list[str], dict[str, str], int] | None:
-    """Fork a process for each message, until the other end closes.
-
-    Returns:
-      In a forked process its arguments, variables and the descriptor for its output; None in this
-      one.
-    """
-    running: dict[int, int] = {}  # processes, by descriptors that are ready at their end
-    with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            for ready in wait([connection, *running]):
-                if isinstance(ready, int):
-                    pid, status = os.waitpid(running.pop(ready), 0)
-                    os.close(ready)
-                    _Event(pid, os.waitstatus_to_exitcode(status)).send(connection)
-                    continue
-                data, (*outputs,), _, _ = socket.recv_fds(connection, _LARGEST, 1)
-                if not data:
-                    return None
-                if (pid := os.fork()) == 0:
-                    for descriptor in running:
-                        os.close(descriptor)
-                    arguments, env = json.loads(data)
-                    return arguments, env, outputs[0]
-                os.close(outputs[0])
-                running[os.pidfd_open(pid)] = pid
-                _Event(pid).send(connection)
-    return None
 
 
 if __name__ == "__main__":
