@@ -294,8 +294,8 @@ class Scheduler:
                         self._running.clear()
                         return False
                     if self._leaves_at == math.inf:
-                        self._start()
                         self._poll()
+                        self._start()
                     self._events.tick()
                     time.sleep(self._runner.pause)
             finally:
@@ -505,7 +505,7 @@ class LocalRunner(Runner):
             share = {**share, _VISIBLE: ",".join(dict.fromkeys(own))}
         start = log.seek(0, os.SEEK_END)
         if job.point.cost.num_processes == 1 and forking.is_safe():
-            self._forks = self._forks or Forks(_PRELOADED, share)
+            self._forks = self._forks or Forks(_PRELOADED)
             process = self._forks.start(job.command[1:], output=log, env=job.environment(share))
         else:
             process = Popen(
