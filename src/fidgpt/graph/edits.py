@@ -65,7 +65,18 @@ class KeptGraph:
     @functools.cached_property
     def root(self) -> Any:
         """The graph, which must not change any more."""
-        return self._with(self._plain) if self._plain else self._original
+        if not self._plain:
+            return self._original
+        found = self.nodes()
+        around = {id(ref.container) for ref, _ in self._plain}
+        for node in reversed(found):
+            if id(node.value) in around:
+                around |= {id(parent.value) for parent, _ in node.parents}
+        kept = [node.value for node in found if id(node.value) not in around]
+        copies = cloning.copies_of(found, kept=kept)
+        for ref, value in self._plain:
+            ParameterRef(copies[id(ref.container)], ref.key).write(value)
+        return copies[id(self._original)]
 
     def planned(self, selector: Selector, sign: str, text: str) -> list[Planned]:
         """Return what `set_text` would set; with a sign, what `change_by` would.
@@ -93,9 +104,8 @@ class KeptGraph:
             return KeptGraph(self.root, self._parts).changed(selector, sign, text)
         for ref, value in planned:
             ref.check(value)
-        if not is_plain:
-            return KeptGraph(self._with(planned), self._parts)
-        return self.differing(self._plain + planned)
+        new = self.differing(self._plain + planned)
+        return new if is_plain else KeptGraph(new.root, self._parts)
 
     def changed_by(self, name: str, code: Callable[[Any], None]) -> "KeptGraph":
         """Return the graph as code changes it.
@@ -124,23 +134,11 @@ class KeptGraph:
         return made.differing([one for one in plain if id(one[0].container) in kept])
 
     def differing(self, plain: list[Planned]) -> "KeptGraph":
-        """Return a graph that differs from the original in plain values."""
+        """Return a graph that differs from the original in these values."""
         new = copy.copy(self)
         vars(new).update(_plain=plain)
         vars(new).pop("root", None)
         return new
-
-    def _with(self, planned: list[Planned]) -> Any:
-        found = self.nodes()
-        around = {id(ref.container) for ref, _ in planned}
-        for node in reversed(found):
-            if id(node.value) in around:
-                around |= {id(parent.value) for parent, _ in node.parents}
-        kept = [node.value for node in found if id(node.value) not in around]
-        copies = cloning.copies_of(found, kept=kept)
-        for ref, value in planned:
-            ParameterRef(copies[id(ref.container)], ref.key).write(value)
-        return copies[id(self._original)]
 
 
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
