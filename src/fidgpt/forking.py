@@ -5,19 +5,21 @@ them, `python -m fidgpt.forking`, and forks another one from it for every progra
 """
 
 import contextlib
+import functools
 import gc
 import importlib
-import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import wait
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 import torch
 
@@ -43,7 +45,6 @@ PRELOADED = (
     "torch.distributed.fsdp",
 )
 _THREADS = "OMP_NUM_THREADS"
-_LARGEST = 1 << 22  # bytes of a message
 
 
 def preload(modules: Sequence[str] = ()) -> None:
@@ -105,7 +106,7 @@ class Forks:
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
-        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection, theirs = Pipe()
         self._statuses: dict[int, int] = {}
         with theirs:
             self._server = subprocess.Popen(
@@ -127,20 +128,20 @@ class Forks:
         Raises:
           OSError: the process that forks has ended.
         """
-        message = json.dumps([[*arguments], {**env}]).encode()
-        socket.send_fds(self._connection, [message], [output.fileno()])
+        self._connection.send(([*arguments], {**env}))
+        send_handle(self._connection, output.fileno(), self._server.pid)
         while True:
-            event = self._received()
-            if event is None:
-                raise OSError("the process that forks points has ended.")
-            if event.status is None:
-                return Forked(self, event.pid)
+            pid, status = self._received()
+            if status is None:
+                return Forked(self, pid)
 
     def status(self, pid: int) -> int | None:
         """Return the exit status of a forked process; None while it runs."""
-        while pid not in self._statuses and wait([self._connection], timeout=0):
-            if self._received() is None:  # the status is lost with the server
-                return None if Path(f"/proc/{pid}").exists() else -signal.SIGKILL
+        try:
+            while pid not in self._statuses and self._connection.poll():
+                self._received()
+        except OSError:  # the status is lost with the server
+            return None if Path(f"/proc/{pid}").exists() else -signal.SIGKILL
         return self._statuses.get(pid)
 
     def close(self) -> None:
@@ -148,76 +149,69 @@ class Forks:
         self._connection.close()
         self._server.wait()
 
-    def _received(self) -> "_Event | None":
-        """Return the next event, and remember the status that it brings; None after the last."""
-        data = self._connection.recv(_LARGEST)
-        if not data:
-            return None
-        event = _Event(*json.loads(data))
-        if event.status is not None:
-            self._statuses[event.pid] = event.status
-        return event
-
-
-class _Event(NamedTuple):
-    """The start of a process, which has no status yet, or its end."""
-
-    pid: int
-    status: int | None = None
-
-    def send(self, connection: socket.socket) -> None:
-        connection.send(json.dumps(self).encode())
+    def _received(self) -> tuple[int, int | None]:
+        """Return a process and its status, which it has at its end, and remember that."""
+        try:
+            pid, status = self._connection.recv()
+        except EOFError as error:
+            raise OSError("the process that forks points has ended.") from error
+        if status is not None:
+            self._statuses[pid] = status
+        return pid, status
 
 
 def main() -> None:
-    """Fork a process for each message on standard input; in such a process, run its program."""
+    """Fork a process for each message on standard input, until the other end closes."""
     preload(sys.argv[1:])
     gc.collect()
     gc.freeze()  # or each process looks through all of torch for garbage
-    connection = socket.socket(fileno=os.dup(0))
-    message = _forked(connection)
-    if message is None:
-        return
-    (option, *arguments), env, output = message
+    connection = Connection(os.dup(0))
+    running: dict[int, ForkProcess] = {}  # by descriptors that are ready at their end
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            for ready in wait([connection, *running]):
+                if isinstance(ready, int):
+                    process = running.pop(ready)
+                    process.join()
+                    os.close(ready)
+                    connection.send((process.pid, process.exitcode))
+                    continue
+                program, output = connection.recv(), recv_handle(connection)
+                _find_facts(program[1].get(_THREADS, ""))
+                inherited = [connection.fileno(), *running]
+                process = ForkProcess(target=_run, args=(*program, output, inherited))
+                process.start()
+                os.close(output)
+                running[os.pidfd_open(process.pid or 0)] = process
+                connection.send((process.pid, None))
+    os._exit(0)  # without waiting for those that run
+
+
+@functools.cache
+def _find_facts(num_threads: str) -> None:
+    """Find out what does not differ between runs on a machine: those that are forked know it."""
+    from fidgpt.data import StandardLibrary
+    from fidgpt.train.device import peak_flops
+
+    _ = StandardLibrary().identity()
+    if num_threads == "1":  # others would be missing in a forked process
+        torch.set_num_threads(1)
+        peak_flops(torch.device("cpu"), torch.float32)
+
+
+def _run(arguments: list[str], env: dict[str, str], output: int, inherited: list[int]) -> None:
+    """Run a program in a forked process, whose memory is not freed at its end, but dropped."""
     os.setsid()
     for descriptor, stream in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
         os.dup2(descriptor, stream)
         os.set_inheritable(stream, True)
+    for descriptor in inherited:
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(env)
-    is_module = option == "-m"
-    program, *rest = arguments if is_module else [option, *arguments]
+    is_module = arguments[0] == "-m"
+    program, *rest = arguments[is_module:]
     run_program(program, rest, is_module=is_module)
-
-
-def _forked(connection: socket.socket) -> tuple[list[str], dict[str, str], int] | None:
-    """Fork a process for each message, until the other end closes.
-
-    Returns:
-      In a forked process its arguments, variables and the descriptor for its output; None in this
-      one.
-    """
-    running: dict[int, int] = {}  # processes, by descriptors that are ready at their end
-    with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            for ready in wait([connection, *running]):
-                if isinstance(ready, int):
-                    pid, status = os.waitpid(running.pop(ready), 0)
-                    os.close(ready)
-                    _Event(pid, os.waitstatus_to_exitcode(status)).send(connection)
-                    continue
-                data, (*outputs,), _, _ = socket.recv_fds(connection, _LARGEST, 1)
-                if not data:
-                    return None
-                if (pid := os.fork()) == 0:
-                    for descriptor in running:
-                        os.close(descriptor)
-                    arguments, env = json.loads(data)
-                    return arguments, env, outputs[0]
-                os.close(outputs[0])
-                running[os.pidfd_open(pid)] = pid
-                _Event(pid).send(connection)
-    return None
 
 
 if __name__ == "__main__":

@@ -147,7 +147,25 @@ def test_a_kept_graph_gives_the_changed_one_and_stays_as_it_is(
     alone = graph()
     _ = change_by(alone, selector, sign, text) if sign else set_text(alone, selector, text)
     for _ in range(2):
-        made = kept.changed(selector, sign, text)
+        made = kept.changed(selector, sign, text).root
         assert fingerprint(made) == fingerprint(alone)
         assert fingerprint(root) == fingerprint(graph()) != fingerprint(made)
         assert selector != "rate" or made.child is root.child
+
+
+def test_code_runs_once_for_all_graphs_that_differ_in_what_it_does_not_touch() -> None:
+    kept, widths = KeptGraph(graph(), {}), []
+
+    def widen(root: Any) -> None:
+        root.width = root.child.width + 1
+        widths.append(root.width)
+
+    made = [kept.changed("rate", "", rate).changed_by("widen", widen).root for rate in "01"]
+    assert ([one.rate for one in made], [one.width for one in made], widths) == (
+        [0, 1],
+        [4, 4],
+        [4],
+    )
+    read = kept.changed("rate", "", "1").changed("child.width", "", "8").changed_by("widen", widen)
+    assert (read.root.rate, read.root.width) == (1, 9)
+    assert kept.changed("width", "", "7").changed_by("widen", widen).root.width == 4  # it sets it

@@ -5,7 +5,7 @@ Importing it loads neither torch nor Fiddle, because completion and `--help` rea
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -206,8 +206,10 @@ def _set(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
 
 
 def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
+    from fidgpt.graph.selectors import tags_of
+
     name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
-    return _assign(root, tag_named(root, name, catalogue), sign, value, catalogue)
+    return _assign(root, tag_named(tags_of(root), name, catalogue), sign, value, catalogue)
 
 
 def as_code(root: Any, directive: str, catalogue: "Catalogue") -> str:
@@ -218,20 +220,19 @@ def as_code(root: Any, directive: str, catalogue: "Catalogue") -> str:
     from fidgpt.graph.selectors import tags_of
 
     name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
-    tag = tag_named(root, name, catalogue)
-    is_made = hasattr(tag, "FIDDLER") and not sign and tag not in tags_of(root)
+    tags = tags_of(root)
+    tag = tag_named(tags, name, catalogue)
+    is_made = hasattr(tag, "FIDDLER") and not sign and tag not in tags
     return f"fiddler:{tag.FIDDLER.format(value)}" if is_made else directive
 
 
-def tag_named(root: Any, name: str, catalogue: "Catalogue") -> Any:
-    """Return the tag that a name means for a graph.
+def tag_named(tags: Collection[Any], name: str, catalogue: "Catalogue") -> Any:
+    """Return the tag that a name means for a graph whose parameters carry some.
 
     Raises:
       ConfigError: there is none, or several.
     """
-    from fidgpt.graph.selectors import tags_of
-
-    carried = [tag for tag in tags_of(root) if tag.__name__ == name]
+    carried = [tag for tag in tags if tag.__name__ == name]
     return carried[0] if len(carried) == 1 else catalogue.find("tag", name)
 
 

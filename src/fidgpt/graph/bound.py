@@ -112,18 +112,24 @@ class BoundGraph(HashedGraph):
         """
         new, hashes, known = copy.copy(self), dict(self.content), dict(self._arguments)
         changed: dict[int, None] = {}
+        digests = dict(self.digest)
         vars(new).update(content=hashes, _arguments=known)
-        vars(new).pop("digest", None)
         for me, arguments in values.items():
             for key, value in arguments.items():
                 if IS_NODE[type(value)]:
-                    hashes[id(value)] = hashes[id(known[me][key])] = new.content_of(value, hashes)
+                    same = dict.fromkeys((id(value), id(known[me][key])), new.content_of(value, {}))
+                    hashes |= same
+                    digests |= same
             known[me] = {**known[me], **arguments}
         for node in self.nodes:
             me, held = id(node.value), self.held(node.value)
             if me in values or (held and any(id(child) in changed for _, child in held)):
                 changed[me] = None
                 hashes[me] = new.content_of(node.value, hashes)
+        if self.shared.isdisjoint(changed):
+            new.digest = new.digests_of(map(self.node_of.__getitem__, changed), digests)
+        else:
+            del new.digest
         return new, changed
 
     def path(self, value: Any) -> str:

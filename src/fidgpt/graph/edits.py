@@ -1,9 +1,10 @@
 """Edits of a graph: set, change, delete, replace, tie and untie what a selector matches."""
 
 import contextlib
+import copy
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -17,8 +18,8 @@ from fidgpt.graph.errors import ConfigError, at, listed
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader
-from fidgpt.graph.selectors import find, find_parameters
-from fidgpt.graph.walk import Node, is_node, nodes, title
+from fidgpt.graph.selectors import find, find_parameters, tags_of
+from fidgpt.graph.walk import LEAVES, is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
 Selector = str | type[fdl.Tag]
@@ -44,17 +45,38 @@ class KeptGraph:
     """A graph that stays as it is, and others that share all that is not around a change.
 
     Args:
-      root: the graph; an attribute too.
+      root: the graph.
       parts: constructors that a text may name.
+
+    Attributes:
+      nodes: returns those of a graph that differs from this one in plain values alone.
+      tags: returns those of its parameters.
     """
 
     def __init__(self, root: Any, parts: Parts) -> None:
-        self.root = root
+        self._original, self._parts = root, parts
         self._reader = TextReader(root, parts)
         self._find = functools.cache(functools.partial(find_parameters, root))
-        self._find_leading = functools.cache(
-            lambda selector: _leading(root, self._find(selector)) or self._find(selector)
-        )
+        self.nodes = functools.cache(functools.partial(nodes, root))
+        self.tags = functools.cache(functools.partial(tags_of, root))
+        self._made: dict[str, tuple[dict[int, Any], set[tuple[int, fiddle.Key]], KeptGraph]] = {}
+        self._plain: list[Planned] = []  # in which the graph differs from the original
+
+    @functools.cached_property
+    def root(self) -> Any:
+        """The graph, which must not change any more."""
+        if not self._plain:
+            return self._original
+        found = self.nodes()
+        around = {id(ref.container) for ref, _ in self._plain}
+        for node in reversed(found):
+            if id(node.value) in around:
+                around |= {id(parent.value) for parent, _ in node.parents}
+        kept = [node.value for node in found if id(node.value) not in around]
+        copies = cloning.copies_of(found, kept=kept)
+        for ref, value in self._plain:
+            ParameterRef(copies[id(ref.container)], ref.key).write(value)
+        return copies[id(self._original)]
 
     def planned(self, selector: Selector, sign: str, text: str) -> list[Planned]:
         """Return what `set_text` would set; with a sign, what `change_by` would.
@@ -62,33 +84,61 @@ class KeptGraph:
         Raises:
           ConfigError: as they do.
         """
+        found = self._find(selector)
         if not sign:
-            return [(ref, self._reader.read(ref, text)) for ref in self._find(selector)]
-        found = self._find_leading(selector)
-        return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in found]
+            return [(ref, self._reader.read(ref, text)) for ref in found]
+        leading = _leading(self._original, found) or found
+        return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in leading]
 
-    def changed(self, selector: Selector, sign: str, text: str) -> Any:
-        """Return a changed graph, which must not change any more either.
+    def changed(self, selector: Selector, sign: str, text: str) -> "KeptGraph":
+        """Return a changed graph; one that differs in plain values alone is copied when asked for.
 
         Raises:
           ConfigError: as `set_text` and `change_by` do.
         """
         planned = self.planned(selector, sign, text)
+        old = {(id(ref.container), ref.key) for ref, _ in self._plain if sign}
+        is_plain = all({type(ref.value), type(value)} <= LEAVES for ref, value in planned)
+        is_known = is_plain and not any((id(ref.container), ref.key) in old for ref, _ in planned)
+        if self._plain and not is_known:
+            return KeptGraph(self.root, self._parts).changed(selector, sign, text)
         for ref, value in planned:
             ref.check(value)
-        around = {id(ref.container) for ref, _ in planned}
-        for node in reversed(self._nodes):
-            if id(node.value) in around:
-                around |= {id(parent.value) for parent, _ in node.parents}
-        kept = [node.value for node in self._nodes if id(node.value) not in around]
-        copies = cloning.copies_of(self._nodes, kept=kept)
-        for ref, value in planned:
-            ParameterRef(copies[id(ref.container)], ref.key).write(value)
-        return copies[id(self.root)]
+        new = self.differing(self._plain + planned)
+        return new if is_plain else KeptGraph(new.root, self._parts)
 
-    @functools.cached_property
-    def _nodes(self) -> list[Node]:
-        return nodes(self.root)
+    def changed_by(self, name: str, code: Callable[[Any], None]) -> "KeptGraph":
+        """Return the graph as code changes it.
+
+        That runs once for all graphs that differ in plain values which it neither reads nor sets.
+
+        Args:
+          name: of the code.
+          code: called with a copy.
+
+        Raises:
+          ConfigError: whatever the code raises.
+        """
+        if name not in self._made:
+            copies, touched = cloning.copies_of(self.nodes()), set[tuple[int, fiddle.Key]]()
+            with fiddle.recording([one for one in copies.values() if _is_part(one)], touched):
+                code(root := copies[id(self._original)])
+            self._made[name] = copies, touched, KeptGraph(root, self._parts)
+        copies, touched, made = self._made[name]
+        plain = [(ParameterRef(copies[id(r.container)], r.key), value) for r, value in self._plain]
+        for ref, _ in plain:
+            if not _is_part(ref.container) or (id(ref.container), ref.key) in touched:
+                code(root := cloning.clone(self.root))
+                return KeptGraph(root, self._parts)
+        kept = {id(node.value) for node in made.nodes()}
+        return made.differing([one for one in plain if id(one[0].container) in kept])
+
+    def differing(self, plain: list[Planned]) -> "KeptGraph":
+        """Return a graph that differs from the original in these values."""
+        new = copy.copy(self)
+        vars(new).update(_plain=plain)
+        vars(new).pop("root", None)
+        return new
 
 
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:

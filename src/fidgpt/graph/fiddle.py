@@ -6,7 +6,7 @@ import inspect
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -211,11 +211,11 @@ def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
     vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
 
 
-class RecordedArguments(Mapping[Key, Any]):
-    """Arguments of a bound node that report the keys whose values are read.
+class RecordedArguments(MutableMapping[Key, Any]):
+    """Arguments of a node that report the keys whose values are read or changed.
 
     Args:
-      arguments: those of the node, which refuse changes.
+      arguments: those of the node.
       report: is called with each key.
     """
 
@@ -228,7 +228,12 @@ class RecordedArguments(Mapping[Key, Any]):
         return self.arguments[key]
 
     def __setitem__(self, key: Key, value: Any) -> None:
+        self._report(key)
         self.arguments[key] = value
+
+    def __delitem__(self, key: Key) -> None:
+        self._report(key)
+        del self.arguments[key]
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self.arguments)
@@ -241,14 +246,14 @@ class RecordedArguments(Mapping[Key, Any]):
 
 
 @contextlib.contextmanager
-def recording_reads(parts: list[Any], reads: set[tuple[int, Key]]) -> Iterator[None]:
-    """Add the arguments of bound nodes whose values are read inside, by identity and key.
+def recording(parts: list[Any], touched: set[tuple[int, Key]]) -> Iterator[None]:
+    """Add the arguments of nodes whose values are read or changed inside, by identity and key.
 
     A walk to the nodes inside others reads only arguments that hold nodes.
     """
     before = [part.__arguments__ for part in parts]
     for part, arguments in zip(parts, before, strict=True):
-        add = functools.partial(lambda part, key: reads.add((part, key)), id(part))
+        add = functools.partial(lambda part, key: touched.add((part, key)), id(part))
         vars(part)["__arguments__"] = RecordedArguments(arguments, add)
     try:
         yield

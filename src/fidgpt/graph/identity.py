@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -143,20 +143,29 @@ class HashedGraph:
     @cached_property
     def digest(self) -> dict[int, str]:
         """The digest of every node, by identity; the content hash where nothing is shared."""
-        if not self.shared:
-            return self.content
-        digests: dict[int, str] = {}
+        return self.digests_of(self.nodes, {}) if self.shared else self.content
+
+    def digests_of(self, nodes: Iterable[Node], known: Mapping[int, str]) -> dict[int, str]:
+        """Return digests with those of some nodes, each of which follows those that it holds.
+
+        Args:
+          nodes: all nodes, or some without a shared one.
+          known: the digests of the others.
+        """
+        digests: dict[int, str] = {**known}
         ranks: dict[tuple[int, str], int] = {}
-        for node in self.nodes:
+        for node in nodes:
             me, held = id(node.value), [id(child) for _, child in self.held(node.value)]
-            if not digests.keys().isdisjoint(held):
-                inside = '","'.join(digests.get(child) or self.content[child] for child in held)
-                digests[me] = _hash_text(f'["{self.content[me]}",["{inside}"],null,0]')
+            digest = self.content[me]
+            if any(digests[child] != self.content[child] for child in held):
+                inside = '","'.join(digests[child] for child in held)
+                digest = _hash_text(f'["{digest}",["{inside}"],null,0]')
             if me in self.shared:
-                owner, inner = self.owner_of[me], digests.get(me) or self.content[me]
-                rank = ranks[owner, inner] = ranks.get((owner, inner), -1) + 1
-                digests[me] = _hash_text(f'["{inner}",null,{self.owner_depth[owner]},{rank}]')
-        return self.content | digests
+                owner = self.owner_of[me]
+                rank = ranks[owner, digest] = ranks.get((owner, digest), -1) + 1
+                digest = _hash_text(f'["{digest}",null,{self.owner_depth[owner]},{rank}]')
+            digests[me] = digest
+        return digests
 
     def fingerprint(self) -> str:
         """Return the digest of the whole graph.

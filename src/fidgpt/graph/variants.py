@@ -77,7 +77,7 @@ class CheckedGraph:
 
     def _noted(self, constraint: Constraint, bound: Any) -> None:
         copies = [one for one in self._copies.values() if IS_PART[type(one)]]
-        with fiddle.recording_reads(copies, self._fixed):
+        with fiddle.recording(copies, self._fixed):
             constraint(bound)
 
     def variant(self, root: Any) -> "CheckedGraph | None":
@@ -139,7 +139,10 @@ class CheckedGraph:
         return found if number is fdl.NO_VALUE else number
 
     def _differences(self, root: Any) -> dict[_Place, Any] | None:
-        """Return the arguments that have other plain values; None if more differs."""
+        """Return the arguments that have other plain values; None if more differs.
+
+        A node that both graphs hold is the same, with all inside of it.
+        """
         found: dict[_Place, Any] = {}
         twins, backs = dict[int, int](), dict[int, int]()
         todo = [(self._root, root)]
@@ -149,10 +152,10 @@ class CheckedGraph:
             is_known = me in twins
             if twins.setdefault(me, other) != other or backs.setdefault(other, me) != me:
                 return None  # not the same places share it
-            if is_known or me not in self._inner:
+            if is_known or old is new or me not in self._inner:
                 continue
             olds, news = _items(old), _items(new)
-            if old is not new and _shape(old, olds) != _shape(new, news):
+            if _shape(old, olds) != _shape(new, news):
                 return None
             for key, one in olds.items():
                 value = news[key]

@@ -65,7 +65,7 @@ def build_trainer(
             "of your own, graph.build(compose(directives).config) builds it: see docs/python.md."
         )
     try_model(trainer)
-    try_optimizer(trainer)
+    try_optimizer(trainer, groups_of(trainer))
     return trainer
 
 
@@ -163,17 +163,24 @@ def _where(model: torch.nn.Module, error: Exception) -> str:
     return ""
 
 
-def try_optimizer(trainer: Trainer) -> None:
-    """Split the parameters of a model into groups and make the optimizer, as the run will.
+def groups_of(trainer: Trainer) -> list[dict[str, Any]] | None:
+    """Split the parameters of a model into groups, as the run will; None if that needs values.
 
     Raises:
-      ConfigError: there are no such groups, or the optimizer rejects its arguments, or one of them
-        is infinite.
+      ConfigError: there are no such groups.
     """
     model = trainer.model
     if trainer.trainable is not None:
         model = _result_of("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
-    groups = _result_of("groups", trainer.groups, model)
+    return _result_of("groups", trainer.groups, model)
+
+
+def try_optimizer(trainer: Trainer, groups: list[dict[str, Any]] | None) -> None:
+    """Make the optimizer of some groups of parameters, as the run will.
+
+    Raises:
+      ConfigError: the optimizer rejects its arguments, or one of them is infinite.
+    """
     optimizer = _result_of("optimizer", trainer.optimizer, groups) if groups else None
     for group in optimizer.param_groups if optimizer is not None else ():
         for name, value in group.items():

@@ -13,7 +13,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.compose import conflicts, report
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.catalogue import Catalogue, call_fiddler, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
@@ -24,7 +24,7 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.variants import CheckedGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
-from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
+from fidgpt.runs.building import build_trainer, constraints_of, groups_of, try_optimizer
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.summary_text import counted
@@ -88,6 +88,7 @@ class DryRuns:
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
         self._models: dict[Any, tuple[Any, int, int]] = {}
+        self._groups: dict[Any, list[dict[str, Any]] | None] = {}  # of parameters
         self._optimizers: set[tuple[Any, ...]] = set()  # those that were tried
 
     def of(self, cfg: fdl.Config, like: CheckedGraph | None = None) -> tuple[CheckedGraph, Cost]:
@@ -118,11 +119,15 @@ class DryRuns:
 
         None if that fails: building all of it reports what is wrong and where.
         """
-        key = graph.key("model", "trainable", "groups", "optimizer")
+        parts = graph.key("model", "trainable", "groups")
+        key = *parts, *graph.key("optimizer")
         try:
             trainer = graph.build(**model)
             if key not in self._optimizers:
-                try_optimizer(trainer)
+                if parts not in self._groups:
+                    self._groups[parts] = groups_of(trainer)
+                groups = self._groups[parts]
+                try_optimizer(trainer, groups and [*map(dict, groups)])
         except Exception:
             return None
         self._optimizers.add(key)
@@ -152,27 +157,26 @@ class Maker:
         self._names = Names(self.axes)
         self._catalogue = catalogue
         self._compose = functools.lru_cache(64)(self._composed)
-        self._tag = functools.lru_cache(64)(
-            lambda directives, name: tag_named(self._compose(directives).root, name, catalogue)
-        )
         self._dry_runs = DryRuns(catalogue)
         self._known: dict[Any, tuple[Sequence[Choice], CheckedGraph]] = {}
         self._is_plain = [True] * len(self.axes)  # whether an axis changes plain values alone
 
     def _composed(self, directives: tuple[str, ...]) -> KeptGraph:
-        return KeptGraph(self._graph(directives), self._catalogue.parts)
-
-    def _graph(self, directives: tuple[str, ...]) -> fdl.Config:
         *others, last = directives or ("",)
         if not directives or (not others and is_base(last)):
-            return compose(directives, self._catalogue).config
+            return KeptGraph(compose(directives, self._catalogue).config, self._catalogue.parts)
         base = self._compose(tuple(others))
-        if (pieces := parsed(last)).kind in ("set", "tag") and "$" not in last:
-            with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
-                is_tag, name = pieces.kind == "tag", pieces.name
-                selector = self._tag(tuple(others), name) if is_tag else name
-                return base.changed(selector, pieces.sign, pieces.value)
-        return compose([last], self._catalogue, base=base.root, first=len(directives)).config
+        kind, name, sign, value = parsed(last)
+        with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
+            if kind == "fiddler":
+                return base.changed_by(
+                    last, lambda root: call_fiddler(value, root, self._catalogue)
+                )
+            if kind in ("set", "tag") and "$" not in last:
+                selector = tag_named(base.tags(), name, self._catalogue) if kind == "tag" else name
+                return base.changed(selector, sign, value)
+        graph = compose([last], self._catalogue, base=base.root, first=len(directives)).config
+        return KeptGraph(graph, self._catalogue.parts)
 
     def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
         """Return the graph of a choice of each axis, which must not be changed.

@@ -294,8 +294,8 @@ class Scheduler:
                         self._running.clear()
                         return False
                     if self._leaves_at == math.inf:
-                        self._start()
                         self._poll()
+                        self._start()
                     self._events.tick()
                     time.sleep(self._runner.pause)
             finally:
