@@ -11,8 +11,9 @@ from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.norm import AcrossHeads, NormFactory, RMSNorm
+from fidgpt.model.recurrent.chunks import recurrence_flops
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
+from fidgpt.model.recurrent.recurrence import Recurrence
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 

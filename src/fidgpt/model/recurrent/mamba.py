@@ -12,10 +12,11 @@ from fidgpt.model.attention import require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.model.recurrent.chunks import recurrence_flops
 from fidgpt.model.recurrent.decay import Decay
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
+from fidgpt.model.recurrent.recurrence import Recurrence
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_not_negative, require_size
