@@ -43,11 +43,9 @@ def by_chunks(
     )
     total = log_decay.cumsum(-2)  # from the begin of a chunk to each token, inclusive
     rates = None if beta is None else _chunks(beta.unsqueeze(-1), size, shared)
-    reach = _Reach.of(segments, value)
-    out, state = _Chunked.apply(
-        query, key, value, total, rates, state.unflatten(1, (shared, -1)), *reach
-    )
-    return out.permute(1, 0, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :seq], state.flatten(1, 2)
+    state, reach = state.unflatten(1, (shared, -1)), _Reach.of(segments, value)
+    out, last = _Chunked.apply(query, key, value, total, rates, state, *reach)
+    return out.permute(1, 0, 4, 2, 3, 5).flatten(3, 4).flatten(1, 2)[:, :seq], last.flatten(1, 2)
 
 
 def _chunk_size(key_dim: int) -> int:
