@@ -54,7 +54,7 @@ COHERE2 = HUB.near(
     cohere2,
     "window layer_types",
     settings={"qk_norm": ...},
-    defaults={"layer_types": partial(periodic_layers, period=4), "rope_theta": ...},
+    defaults={"layer_types": periodic_layers, "rope_theta": ...},
     known=(
         *(*PERIODS, "use_parallel_block", "use_gated_activation", "rotary_pct"),
         "use_embedding_sharing",

@@ -76,11 +76,7 @@ HUB = mixtral.HUB.near(
     },
     tensors=_tensors,
     fixed=dict.fromkeys(_BETAS, (1,)),
-    defaults={
-        "layer_types": lambda found: [
-            (FULL, LINEAR)[i % 2] for i in range(found["num_hidden_layers"])
-        ]
-    },
+    defaults={"layer_types": [FULL, LINEAR]},
     readings={
         "full_residual": _residual(Attention),
         "linear_residual": _residual(LightningAttention),

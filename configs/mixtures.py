@@ -1,7 +1,6 @@
 """Families with mixtures of experts, whose other parts are those of another family."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import fiddle as fdl
 
@@ -265,7 +264,7 @@ EXAONE_MOE = near_mixture(
     tensors={**QK_NORMS, SELECTION_BIAS: f"{LAYER}.mlp.e_score_correction_bias"},
     defaults={
         "sliding_window": 4096,
-        "layer_types": partial(periodic_layers, period=4),
+        "layer_types": periodic_layers,
         "num_experts": 64,
         "num_experts_per_tok": 8,
         "num_shared_experts": 1,

@@ -1,7 +1,5 @@
 """Families that differ from Llama in few parts."""
 
-from functools import partial
-
 import fiddle as fdl
 from torch import nn
 
@@ -137,7 +135,7 @@ EXAONE4 = family(
     exaone4,
     "window layer_types",
     tensors={**POST_NORMS, **QK_NORMS},
-    defaults={"layer_types": partial(periodic_layers, period=4), "sliding_window": 4096},
+    defaults={"layer_types": periodic_layers, "sliding_window": 4096},
     readings={"window": window_of_rotated},
     known=PERIODS,
 )

@@ -58,7 +58,7 @@ OLMO3 = HUB.near(
     "olmo3",
     olmo3,
     "window layer_types local_theta",
-    defaults={"layer_types": partial(periodic_layers, period=4)},
+    defaults={"layer_types": periodic_layers},
 )
 
 

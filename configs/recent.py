@@ -379,9 +379,7 @@ OLMO_HYBRID = olmo2.HUB.near(
         "linear_num_value_heads": lambda found: found["num_attention_heads"],
         "linear_key_head_dim": _key_dim,
         "linear_value_head_dim": lambda found: 2 * _key_dim(found),
-        "layer_types": lambda found: [
-            LINEAR if i % 4 != 3 else FULL for i in range(found["num_hidden_layers"])
-        ],
+        "layer_types": THREE_TO_ONE,
     },
     readings={
         "base": of_attention(lambda attention: attention.rope and attention.rope.theta),

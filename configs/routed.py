@@ -381,5 +381,4 @@ AXK1 = near_deepseek(
         "mlp_layer_types": lambda found: dense_first(found, found.get("first_k_dense_replace", 1)),
     },
     known=("first_k_dense_replace", "topk_method", "scoring_func"),
-    ignored=("*.mlp.post_mlp_layernorm.*",),
 )

@@ -15,8 +15,8 @@ from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR, shortest_period
 from fidgpt.fiddlers import use_no_positions, use_shared_expert, use_squared_relu
 from fidgpt.fiddlers.recurrent import put_mixer
-from fidgpt.graph import clone_part
-from fidgpt.model import Mamba2, NoMixer, NoMLP
+from fidgpt.graph import clone_part, find
+from fidgpt.model import Mamba2, NoMixer, NoMLP, PlainExperts
 from fidgpt.train import Trainer
 
 _LAYERS = "backbone.layers"
@@ -126,6 +126,8 @@ def nemotron_h(
         mix(cfg, num_experts, top_k, 0, expert_ffn_dim, 1, normalize, route_scale)
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
         use_sigmoids(cfg, num_groups, top_groups)
+        for experts in find(cfg.model, PlainExperts):
+            experts.bias = False
     sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
     sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
     for block, kind in zip(blocks, kinds, strict=True):
@@ -172,14 +174,14 @@ def _kinds_of(model: Any) -> list[str]:
     ]
 
 
-def _dense(model: Any) -> Any:
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up"))
+def _width(model: Any) -> int:
+    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up")).up.out_features
 
 
 NEMOTRON_H = family(
     "nemotron_h",
     nemotron_h,
-    "attention_bias mlp_bias",
+    "mlp_bias",
     settings={**MIXTURE, **_STATES, **_ROPE, "num_shared": ..., "kinds": "layers_block_type"}
     | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
     | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
@@ -198,8 +200,8 @@ NEMOTRON_H = family(
     },
     readings={
         "kinds": _kinds_of,
-        "ffn_dim": lambda model: _dense(model).up.out_features,
-        "mlp_bias": lambda model: _dense(model).down.bias is not None,
+        "ffn_dim": _width,
+        "mlp_bias": lambda model: any("down.bias" in path for path, _ in model.named_parameters()),
         "min_timestep": of_mixer(lambda mixer: mixer.min_timestep),
     },
     aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
@@ -210,6 +212,7 @@ NEMOTRON_H = family(
         *("mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type"),
         *("n_shared_experts", "num_logits_to_keep", "num_nextn_predict_layers"),
         *("use_mamba_kernels", "mtp_hybrid_override_pattern", "attention_head_dim"),
+        "attention_bias",  # which its class does not read
     ),
     ignored=("mtp.*",),
 )

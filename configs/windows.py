@@ -79,7 +79,7 @@ def sliding_from(layer: int, num_layers: int) -> list[str]:
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
 
 
-def periodic_layers(found: Mapping[str, Any], *, period: int) -> list[str]:
+def periodic_layers(found: Mapping[str, Any], *, period: int = 4) -> list[str]:
     """Return layer types with a window in all layers but every n-th, by keys of config.json."""
     every = next(filter(None, map(found.get, PERIODS)), period)
     return [SLIDING if (i + 1) % every else FULL for i in range(found["num_hidden_layers"])]

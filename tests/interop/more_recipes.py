@@ -251,7 +251,8 @@ _RECIPES += [
             "nemotron_h",
             "num_hidden_layers: 4, mamba_num_heads: 8, mamba_head_dim: 16, ssm_state_size: 12, "
             "n_groups: 2, n_routed_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 40, "
-            "moe_shared_expert_intermediate_size: 56, head_dim: 24, routed_scaling_factor: 1.7",
+            "moe_shared_expert_intermediate_size: 56, head_dim: 24, routed_scaling_factor: 1.7, "
+            "attention_bias: true, mlp_bias: true",
             layers_block_type=[_LINEAR, _FULL, "moe", "mlp"],
         )
     ),

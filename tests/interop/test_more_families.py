@@ -72,7 +72,11 @@ def test_a_family_is_that_of_transformers(family: Pair, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name", ["exaone_moe", "granitemoe", "ernie4_5_moe", "aria_text", "flint", "phimoe"]
+    "name",
+    [
+        *("exaone_moe", "granitemoe", "ernie4_5_moe", "aria_text", "flint", "phimoe"),
+        *("hy_v3", "kolibri1", "axk1", "laguna", "nemotron_h", "kimi_linear"),
+    ],
 )
 def test_tensors_are_read_by_the_names_of_transformers_five(
     name: str, load: Callable[[Path], LanguageModel], tmp_path: Path

@@ -22,6 +22,7 @@ from fidgpt.model.norm import *
 from fidgpt.model.positions import *
 from fidgpt.model.prediction import *
 from fidgpt.model.quantized import *
+from fidgpt.model.recurrent.chunks import *
 from fidgpt.model.recurrent.convolution import *
 from fidgpt.model.recurrent.delta import *
 from fidgpt.model.recurrent.kernels import *

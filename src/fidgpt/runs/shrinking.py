@@ -13,7 +13,7 @@ import torch
 from fidgpt import fiddlers, graph
 from fidgpt.graph import ConfigError
 from fidgpt.graph.fiddle import argument_tags, assign, set_arguments
-from fidgpt.model import RoPE
+from fidgpt.model import Indexer, RoPE
 from fidgpt.parallel import PIPELINE, DataParallel, MeshSizes
 from fidgpt.train import Float32, Trainer
 
@@ -212,7 +212,8 @@ def _set_heads(cfg: Any, heads: int) -> None:
         old = max(old, own) if isinstance(own, int) else old
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "num_heads" and isinstance(value, int):
-            assign(part, key, heads)
+            # Of few heads of an indexer, many scores are 0: which of equal ones it takes is open.
+            assign(part, key, value if fdl.get_callable(part) is Indexer else heads)
         elif quantity == "num_kv_heads" and isinstance(value, int) and value > 1:
             assign(part, key, heads if value >= old else heads // 2)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -77,19 +77,15 @@ def has_weights(directory: Path) -> bool:
     return False
 
 
-class _Expert(NamedTuple):
-    """The rows of an expert in a tensor of several."""
-
-    fused: str
-    expert: int
-    begin: int
-    end: int
-
-
-# The matrices of an expert whose rows a tensor of all experts joins, by the names of families.
+# The tensors that one joins by rows, by the names of families; of each expert at the braces.
 _FUSED = {
-    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
-    "down_proj": (("down_proj",), ("w2",)),
+    ".experts.gate_up_proj": (
+        (".experts.{}.gate_proj.weight", ".experts.{}.up_proj.weight"),
+        (".experts.{}.w1.weight", ".experts.{}.w3.weight"),
+    ),
+    ".experts.up_proj": ((".experts.{}.up_proj.weight",),),
+    ".experts.down_proj": ((".experts.{}.down_proj.weight",), (".experts.{}.w2.weight",)),
+    ".conv1d.weight": ((".q_conv1d.weight", ".k_conv1d.weight", ".v_conv1d.weight"),),
 }
 
 
@@ -123,7 +119,7 @@ class TensorFiles:
                 f"{directory / INDEX} names {len(lost)} tensors that are in none of its files, "
                 f"such as {lost[0]}; download the files again."
             )
-        self._experts: dict[str, _Expert] = {}
+        self._parts: dict[str, tuple[str, tuple[Any, ...]]] = {}
         self._coded = coded_weights(self.formats, self.shapes, _settings(directory))
         for name, weight in self._coded.items():
             for part in weight.parts:
@@ -133,26 +129,29 @@ class TensorFiles:
             self.formats[name], self.shapes[name] = "F32", weight.shape
             self._files[name] = self._files[weight.parts[0]]
 
-    def split_experts(self, is_known: Callable[[str], bool]) -> None:
-        """Give a name to each expert of fused ones, where files with single ones are known.
+    def split_fused(self, is_known: Callable[[str], bool]) -> None:
+        """Give a name to each part of a fused tensor, where files with single parts are known.
 
         transformers 5 computes with all experts of a layer in one tensor, and saves them so by
         `save_original_format=False`.
         """
         for fused in [name for name in self.shapes if not is_known(name)]:
-            holder, _, kind = fused.rpartition(".experts.")
-            for parts in _FUSED.get(kind, ()):
-                if is_known(f"{holder}.experts.0.{parts[0]}.weight"):
-                    self._split(fused, f"{holder}.experts.{{}}.{{}}.weight", parts)
-                    break
+            for kind in filter(fused.endswith, _FUSED):
+                holder = fused.removesuffix(kind)
+                for parts in _FUSED[kind]:
+                    if is_known(holder + parts[0].format(0)):
+                        self._split(fused, [holder + part for part in parts])
+                        break
 
-    def _split(self, fused: str, template: str, parts: Sequence[str]) -> None:
-        """Replace a tensor of experts by the matrices of each."""
-        (number, rows, *columns), dtype = self.shapes.pop(fused), self.formats.pop(fused)
+    def _split(self, fused: str, parts: Sequence[str]) -> None:
+        """Replace a tensor by its parts, of each expert if they have its number."""
+        shape, dtype = self.shapes.pop(fused), self.formats.pop(fused)
+        experts = [(expert,) for expert in range(shape[0])] if "{}" in parts[0] else [()]
+        rows, *columns = shape[len(experts[0]) :]
         rows //= len(parts)
-        for expert, (index, part) in itertools.product(range(number), enumerate(parts)):
-            name = template.format(expert, part)
-            self._experts[name] = _Expert(fused, expert, index * rows, (index + 1) * rows)
+        for expert, (index, part) in itertools.product(experts, enumerate(parts)):
+            name = part.format(*expert)
+            self._parts[name] = fused, (*expert, slice(index * rows, (index + 1) * rows))
             self.shapes[name], self.formats[name] = (rows, *columns), dtype
             self._files[name] = self._files[fused]
 
@@ -167,9 +166,10 @@ class TensorFiles:
         for path, inside in wanted.items():
             with _opened(path) as file:
                 for name in inside:
-                    weight, one = self._coded.get(name), self._experts.get(name)
-                    if one is not None:
-                        yield name, file.get_slice(one.fused)[one.expert, one.begin : one.end]
+                    weight = self._coded.get(name)
+                    if name in self._parts:
+                        fused, place = self._parts[name]
+                        yield name, file.get_slice(fused)[place]
                     elif weight is None:
                         yield name, file.get_tensor(name)
                     else:

@@ -53,9 +53,11 @@ _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
 _MAX_DIFFERENCES = 6  # from the nearest family
 _FORMATS = ("BF16", "F16", "F32", "F64")
 _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
-_TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
-
-
+_PREFIXES = (
+    ("model.language_model.", "model."),  # with images
+    ("language_model.", ""),
+    ("model.", "backbone."),  # Nemotron in transformers 5
+)
 _RENAMED = (  # by transformers 5, as it saves models by `save_original_format=False`
     (".mlp.", ".block_sparse_moe."),  # Mixtral's experts
     (".mlp.router.", ".block_sparse_moe.gate."),  # Phi-3.5-MoE
@@ -68,6 +70,16 @@ _RENAMED = (  # by transformers 5, as it saves models by `save_original_format=F
     (".gate.moe_statics.", ".moe_statics."),  # ERNIE
     (".sinks", ".softmax_offset"),
     (".feedforward_layer_norm.", ".post_attention_layernorm."),  # of OLMo hybrid's attention there
+    (".gate.e_score_correction_bias", ".experts.e_score_correction_bias"),  # Laguna
+    (".shared_experts.", ".shared_expert."),
+    (".mlp.gate.", ".mlp.router.gate."),  # HunYuan 3
+    (".mlp.e_score_correction_bias", ".mlp.expert_bias"),
+    (".shared_experts.", ".shared_mlp."),
+    (".mlp.gate.e_score_correction_bias", ".moe.router.expert_bias"),  # Kolibri
+    (".post_self_attn_layernorm.", ".post_attn_norm."),
+    (".post_mlp_layernorm.", ".post_ffn_norm."),
+    (".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."),  # A.X
+    (".forget_gate.", "."),  # Kimi Linear
 )
 
 
@@ -176,7 +188,7 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
         _require_same(model, member, may_differ, directory / CONFIG)
         _require_memory(model)
         layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
-        tensors.split_experts(lambda name: layout.knows(_known_name(name, layout.knows)))
+        tensors.split_fused(lambda name: layout.knows(_known_name(name, layout.knows)))
         ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
         theirs_of = {
             ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)
@@ -211,7 +223,7 @@ def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
     A name that is known, or not known in any form, stays as it is.
     """
     candidates = [prefix + name for prefix in _BARE_PREFIXES]
-    candidates += [name.replace(old, new, 1) for old, new in _TEXT_PREFIXES if name.startswith(old)]
+    candidates += [name.replace(old, new, 1) for old, new in _PREFIXES if name.startswith(old)]
     known = [name, *candidates]
     candidates += [one.replace(old, new, 1) for old, new in _RENAMED for one in known]
     return next((one for one in [name, *candidates] if is_known(one)), name)

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
+from fidgpt.model.recurrent.chunks import by_chunks
 from fidgpt.model.recurrent.recurrence import (
     LogDecay,
     Queries,
     Rates,
     State,
     Values,
-    by_chunks,
     by_tokens,
 )
 from fidgpt.model.recurrent.segments import Segments
