@@ -67,7 +67,7 @@ _BETAS = ("full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor")
 HUB = mixtral.HUB.near(
     "minimax",
     minimax,
-    "rotary_share mixers",
+    "mixers",
     architecture="MiniMaxForCausalLM",
     settings={
         "full_residual": "full_attn_alpha_factor",
@@ -75,7 +75,8 @@ HUB = mixtral.HUB.near(
         "mlp_residual": "mlp_alpha_factor",
     },
     tensors=_tensors,
-    fixed=dict.fromkeys(_BETAS, (1,)),
+    # transformers rotates whole heads, whatever the key says.
+    fixed={**dict.fromkeys(_BETAS, (1,)), "partial_rotary_factor": (None, 1.0)},
     defaults={"layer_types": [FULL, LINEAR]},
     readings={
         "full_residual": _residual(Attention),

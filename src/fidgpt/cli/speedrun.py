@@ -171,7 +171,7 @@ def _plan(stages: Sequence[Stage], machine: str) -> list[str]:
         if stage.config and not stage.config[0].startswith("config:chat"):
             hours, tokens, parameters = _cost(stage.config, machine)
             total += hours
-            cost = f"{parameters / 1e6:,.1f} M parameters, {tokens / 1e9:,.3f} B tokens, "
+            cost = f"{parameters / 1e6:,.1f} M parameters, {tokens / 1e6:,.1f} M tokens, "
             cost += f"about {hours:,.2f} h"
         lines.append(f"{stage.name:18}  {cost}".rstrip())
         lines.append(f"    {shlex.join(stage.command)}")

@@ -158,11 +158,14 @@ class Muon(Optimizer):
                 "no parameter group is orthogonal, so Muon would be plain AdamW; use "
                 "split_hidden_matrices."
             )
-        for shape in (list(p.shape) for group in groups for p in group["params"]):
+        for name, shape in (
+            (one.get("name"), list(p.shape)) for one in groups for p in one["params"]
+        ):
             if len(shape) not in (2, 3):
                 raise ValueError(
-                    f"Muon cannot optimize a parameter of shape {shape}, which is not a matrix or "
-                    "a stack of matrices; move it to a group that is not orthogonal."
+                    f"Muon cannot optimize a parameter of shape {shape} in the group {name!r}, "
+                    "which is not a matrix or a stack of matrices; move it to a group that is not "
+                    "orthogonal, by the `match` of the rule of that name in `groups`."
                 )
 
 

@@ -296,6 +296,7 @@ class Scheduler:
                     if self._leaves_at == math.inf:
                         self._poll()
                         self._start()
+                        self._poll()  # a signal must find what has just begun as started
                     self._events.tick()
                     time.sleep(self._runner.pause)
             finally:
