@@ -112,7 +112,7 @@ def _simplify(cfg: Any, mesh: MeshSizes) -> None:
         cfg.checkpoints.memory = None
     for name in {"compile", "float8"} & set_arguments(cfg.model).keys():
         setattr(cfg.model, name, None)
-    for name in {"stages", "weights"} & set_arguments(cfg.step).keys():
+    for name in {"stages", "tokenizer", "weights"} & set_arguments(cfg.step).keys():
         setattr(cfg.step, name, None)
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "dropout" and value:

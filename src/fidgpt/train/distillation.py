@@ -87,8 +87,8 @@ class DistillationStep(TrainStep):
         self._teacher = [*others]
 
     def begin(self, run: StepSettings) -> None:
-        ours = run.stream.tokenizer.token_values()
-        if self._tokenizer is not None and self._tokenizer.build([]).token_values() != ours:
+        theirs = None if self._tokenizer is None else self._tokenizer.build([]).token_values()
+        if theirs is not None and theirs != run.stream.tokenizer.token_values():
             raise DataError(
                 "The teacher has other tokens than the model: distillation needs a teacher with "
                 "the tokenizer of the run."
