@@ -155,7 +155,7 @@ def _assumed(model: nn.Module) -> dict[str, Flops]:
 
 
 def place_of(path: str) -> str:
-    """Return the path of what a module's cost is told of: a child of a layer, or of the model."""
+    """Return the path at which a module's cost is counted: a child of a layer, or of the model."""
     names = path.split(".")
     layer = next((i for i, name in enumerate(names) if name.isdecimal()), -1)
     return ".".join(names[: layer + 2])
