@@ -295,7 +295,7 @@ _SMALL_RUN, _SMALL_MODEL = 1e10, 5e7  # operations; parameters
 def without_memory(model: Model) -> Model:
     """Return a copy of a model on the meta device, with the same ties."""
     # torch.empty_like of a meta tensor imports sympy.
-    return copied(model, lambda one: torch.empty(one.shape, dtype=one.dtype, device="meta"))
+    return copied(model, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"))
 
 
 def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
@@ -316,15 +316,15 @@ def rehearsed(
     models: Sequence[LanguageModel], *, num_tokens: int, device: torch.device
 ) -> list[LanguageModel]:
     """Return copies full of zeros, as by `with_zeros`, or all of them without memory."""
-    twins = [with_zeros(one, num_tokens=num_tokens, device=device) for one in models]
+    twins = [with_zeros(model, num_tokens=num_tokens, device=device) for model in models]
     zeros = [twin for twin in twins if twin is not None]
-    return zeros if len(zeros) == len(models) else [without_memory(one) for one in models]
+    return zeros if len(zeros) == len(models) else [without_memory(model) for model in models]
 
 
 def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
     """Return a copy whose tensors are what `make` returns for those of a model, tied alike."""
     copies: dict[int, Tensor] = {
-        id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
+        id(p): nn.Parameter(make(p), p.requires_grad) for p in model.parameters()
     }
     copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
     return copy.deepcopy(model, copies)

@@ -110,7 +110,7 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         try:
             rows = read_rows(path / FILE)
         except OSError as error:
-            inside = sorted(str(one.parent) for one in path.glob(f"*/{FILE}"))
+            inside = sorted(str(file.parent) for file in path.glob(f"*/{FILE}"))
             hint = f" Runs are inside: {', '.join(inside[:5])}." if inside else ""
             if (path.parent / results.TABLE).exists():
                 hint = f" Name {path.parent} for all points of the sweep."
@@ -144,7 +144,7 @@ def _names_of(whole: Sequence[Path]) -> dict[Path, str]:
         for row in results.read_table(parent)
     }
     parts = [(*path.parts[:-1], points.get(path, path.name)) for path in whole]
-    ends = (["/".join(one[-i:]) for one in parts] for i in range(1, max(map(len, parts)) + 1))
+    ends = (["/".join(names[-i:]) for names in parts] for i in range(1, max(map(len, parts)) + 1))
     unique = next((names for names in ends if len({*names}) == len(names)), map(str, whole))
     return dict(zip(whole, unique, strict=True))
 
@@ -156,7 +156,7 @@ def chosen_metrics(runs: Sequence[Recorded], patterns: Sequence[str]) -> list[st
       RunError: no run has a metric of that name.
     """
     rows = itertools.chain(*(run.rows for run in runs))
-    numbers = (key for row in rows for key, one in row.items() if isinstance(one, int | float))
+    numbers = (key for row in rows for key, x in row.items() if isinstance(x, int | float))
     known = [name for name in dict.fromkeys(numbers) if name != "step"]
     if not patterns:
         return [name for name in _USUAL if name in known] or known[:4]

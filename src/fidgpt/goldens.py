@@ -204,7 +204,7 @@ def _start(model: nn.Module, name: str) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write goldens, or compare with those that are there; return the exit status."""
-    names = [one for one in arguments if one != "--check"]
+    names = [argument for argument in arguments if argument != "--check"]
     if not names:
         raise ConfigError(f"name a module with configs: {_command('lab.ablations')}")
     if "--check" not in arguments:

@@ -88,7 +88,7 @@ def main() -> int:
         )
         return 1
     except ChildFailedError as error:
-        failures = {one.exitcode: (rank, one) for rank, one in error.failures.items()}
+        failures = {failure.exitcode: (rank, failure) for rank, failure in error.failures.items()}
         status = max(failures)  # of one that failed by itself: torchrun ends others by signals
         if MISTAKE in failures:
             status = MISTAKE

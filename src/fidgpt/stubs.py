@@ -30,7 +30,7 @@ _STRICT = """\
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore"""
 _ANY = "typing.Any"
 _READ = {collections.abc.Sequence: list, collections.abc.Mapping: dict}
-_SET = {kind: one for one, kind in _READ.items()}
+_SET = {kind: type_name for type_name, kind in _READ.items()}
 
 
 class _Type(NamedTuple):
@@ -84,17 +84,17 @@ class _Nodes:
             types = (self.type_of(known.get(k), hints_by_name.get(k, Any)) for k in held)
             return _Type(name, tuple(types))
         if isinstance(value, list) and _parts_in(value):
-            return _Type("Items", (_merged(self.type_of(one) for one in value),))
+            return _Type("Items", (_merged(self.type_of(item) for item in value),))
         if isinstance(value, dict) and _parts_in(value):
-            return _Type("Entries", (_merged(self.type_of(one) for one in value.values()),))
+            return _Type("Entries", (_merged(self.type_of(item) for item in value.values()),))
         return self._read_as(hint)
 
     def _read_as(self, hint: Any) -> _Type:
         """Return what a parameter without a component is read as: None is left out."""
-        members = [one for one in hints.members_of(hint) if one is not type(None)]
+        members = [member for member in hints.members_of(hint) if member is not type(None)]
         if not members or not all(map(hints.can_be_typed, members)):
             return _Type(_ANY)
-        return _Type(" | ".join(dict.fromkeys(self.written(one, reads=True) for one in members)))
+        return _Type(" | ".join(dict.fromkeys(self.written(t, reads=True) for t in members)))
 
     def written(self, hint: Any, *, reads: bool = False) -> str:
         """Return a type as a stub writes it.
@@ -106,7 +106,7 @@ class _Nodes:
         """
         members = [*hints.members_of(hint)]
         if len(members) > 1:
-            return " | ".join(dict.fromkeys(self.written(one, reads=reads) for one in members))
+            return " | ".join(dict.fromkeys(self.written(t, reads=reads) for t in members))
         hint = members[0]
         origin, args = typing.get_origin(hint) or hint, typing.get_args(hint)
         origin = getattr(origin, "array_type", origin)  # of a tensor whose shape is annotated
@@ -120,9 +120,9 @@ class _Nodes:
             return f"{self._class(origin)}[..., {_ANY}]"
         if not args or origin.__module__ not in ("builtins", "collections.abc"):
             return self._class(origin)
-        items = ["..." if one is ... else self.written(one, reads=reads) for one in args]
+        items = ["..." if arg is ... else self.written(arg, reads=reads) for arg in args]
         if not reads:
-            items = [one if one == "..." else f"{one} | fiddle.Buildable[{_ANY}]" for one in items]
+            items = [t if t == "..." else f"{t} | fiddle.Buildable[{_ANY}]" for t in items]
         if issubclass(origin, collections.abc.Mapping):  # whose keys may not be wider
             items[0] = _ANY
         # A Sequence takes a list of anything narrower, which a list does not.
@@ -158,10 +158,10 @@ class _Nodes:
         generic = f", Generic[{arguments}]" if held else ""
         yield f"\nclass {name}({kind}[{made}]{generic}):"
         parameters = fiddle.parameters_of(part)
-        if not any(one.kind in fiddle.VARIADIC for one in parameters.values()):
+        if not any(parameter.kind in fiddle.VARIADIC for parameter in parameters.values()):
             yield _STRICT
-        for key, one in parameters.items():
-            if one.kind in (one.POSITIONAL_ONLY, *fiddle.VARIADIC):
+        for key, parameter in parameters.items():
+            if parameter.kind in (parameter.POSITIONAL_ONLY, *fiddle.VARIADIC):
                 continue
             hint = own.get(key, Any)
             read = f"_{held.index(key)}" if key in held else str(self._read_as(hint))
@@ -182,7 +182,7 @@ def _parts_in(value: Any) -> bool:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
-        return any(isinstance(one, fdl.Buildable) for one in value)
+        return any(isinstance(item, fdl.Buildable) for item in value)
     return isinstance(value, fdl.Buildable)
 
 
@@ -219,53 +219,53 @@ def stub_of(name: str) -> str:
     aliases: dict[str, str] = {}
     types = {key: _short(nodes.type_of(root), aliases) for key, (_, root) in graphs.items()}
     body = ast.parse(inspect.getsource(module)).body
-    defined = {one.name for one in body if isinstance(one, ast.FunctionDef)}
-    lines = [line for one in body for line in _statement(one, types)]
+    defined = {statement.name for statement in body if isinstance(statement, ast.FunctionDef)}
+    lines = [line for statement in body for line in _statement(statement, types)]
     for key, (function, _) in graphs.items():
         if key not in defined:
             lines.append(f"def {key}({_parameters(function, nodes)}) -> {types[key]}: ...")
     classes = [*nodes.lines()]
-    modules = [f"import {one}" for one in sorted({*nodes.modules, "fidgpt.graph"} - {"builtins"})]
+    modules = [f"import {mod}" for mod in sorted({*nodes.modules, "fidgpt.graph"} - {"builtins"})]
     named = [f"{alias} = {text}" for text, alias in aliases.items()]
     whole = [_BEGIN.read_text(encoding="utf-8"), *modules, "", *classes, "", *named, "", *lines]
     return "\n".join(whole) + "\n"
 
 
-def _short(one: _Type, aliases: dict[str, str]) -> str:
+def _short(kind: _Type, aliases: dict[str, str]) -> str:
     """Return the text of a type in which those with arguments have names of their own."""
-    if not one.arguments:
-        return str(one)
-    text = f"{one.name}[{', '.join(_short(inner, aliases) for inner in one.arguments)}]"
-    number = sum(known.startswith(f"{one.name}[") for known in aliases) + 1
-    return aliases.setdefault(text, f"_{one.name}{number}")
+    if not kind.arguments:
+        return str(kind)
+    text = f"{kind.name}[{', '.join(_short(inner, aliases) for inner in kind.arguments)}]"
+    number = sum(known.startswith(f"{kind.name}[") for known in aliases) + 1
+    return aliases.setdefault(text, f"_{kind.name}{number}")
 
 
 def _parameters(function: Callable[..., Any], nodes: _Nodes) -> str:
     own = hints.hints_of(function)
     return ", ".join(
-        f"{key}: {nodes.written(own.get(key, Any))}{'' if one.default is one.empty else ' = ...'}"
-        for key, one in inspect.signature(function).parameters.items()
-        if one.kind not in fiddle.VARIADIC
+        f"{key}: {nodes.written(own.get(key, Any))}{'' if arg.default is arg.empty else ' = ...'}"
+        for key, arg in inspect.signature(function).parameters.items()
+        if arg.kind not in fiddle.VARIADIC
     )
 
 
-def _statement(one: ast.stmt, types: dict[str, str]) -> Iterator[str]:
+def _statement(statement: ast.stmt, types: dict[str, str]) -> Iterator[str]:
     """Yield a statement of the source as it stands in the stub."""
-    if isinstance(one, ast.FunctionDef) and one.name in types:
-        doc = ast.get_docstring(one, clean=False)
-        one.body = [ast.Expr(ast.Constant(doc if doc else ...))]
-        one.returns = ast.parse(types[one.name]).body[0].value  # type: ignore[attr-defined]
-    if isinstance(one, ast.ImportFrom):
-        one.names = [n for n in one.names if (n.asname or n.name) not in types]
-        if not one.names:
+    if isinstance(statement, ast.FunctionDef) and statement.name in types:
+        doc = ast.get_docstring(statement, clean=False)
+        statement.body = [ast.Expr(ast.Constant(doc if doc else ...))]
+        statement.returns = ast.parse(types[statement.name]).body[0].value  # type: ignore[attr-defined]
+    if isinstance(statement, ast.ImportFrom):
+        statement.names = [n for n in statement.names if (n.asname or n.name) not in types]
+        if not statement.names:
             return
-    yield ast.unparse(one)
+    yield ast.unparse(statement)
 
 
 def main(arguments: list[str]) -> int:
     """Write stubs, or compare them with those that are there."""
     checks = "--check" in arguments
-    names = [one for one in arguments if one != "--check"]
+    names = [argument for argument in arguments if argument != "--check"]
     stale: list[Path] = []
     for name in map(module_with_configs, names or [OWN]):
         text = stub_of(name)

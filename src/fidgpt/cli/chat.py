@@ -108,7 +108,7 @@ class _Conversation:
             case "/temperature":
                 return self._temperature(rest)
             case "/history":
-                return "\n".join(f"{one['role']}: {one['content']}" for one in self._messages)
+                return "\n".join(f"{m['role']}: {m['content']}" for m in self._messages)
             case "/help":
                 return _HELP
         return f"There is no {command}.\n{_HELP}"

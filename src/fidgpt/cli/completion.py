@@ -56,8 +56,8 @@ def main(shell: str, line: str, breaks: str = " ") -> None:
         ]
         if quote and len(lines) == 1 and lines[0].endswith(_UNFINISHED):
             lines.append(f"{lines[0]}...")  # or bash would close the quote
-    for one in lines:
-        print(one)
+    for candidate in lines:
+        print(candidate)
 
 
 def split_line(line: str) -> tuple[list[str], str, str]:
@@ -85,9 +85,9 @@ def candidates(words: Sequence[str], typed: str) -> Words:
     if name in known and equals:
         found = _after(f"--{name}=", _values(known[name], value, arguments))
     elif typed.startswith("-"):
-        found = {f"--{one.name}": one.help for one in known.values() if one.boolean}
-        with_value = (one for one in known.values() if one.flag_type() != "bool")
-        found |= {f"--{one.name}=": one.help for one in with_value}
+        found = {f"--{flag.name}": flag.help for flag in known.values() if flag.boolean}
+        with_value = (flag for flag in known.values() if flag.flag_type() != "bool")
+        found |= {f"--{flag.name}=": flag.help for flag in with_value}
     elif before is not None and not before.boolean:
         found = _values(before, typed, arguments[:-1])
     elif "config" in known:
@@ -149,7 +149,7 @@ def _words(typed: str, words: Sequence[str]) -> Words:
 
 def _kinds() -> Words:
     """The kinds of directives, with those of projects."""
-    return {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
+    return {f"{kind.kind}:": kind.help for kind in DIRECTIVES.values()}
 
 
 def _index(words: Sequence[str]) -> Index:
@@ -187,9 +187,9 @@ def _directives(kind: str, rest: str, index: Index) -> Words:
 def _paths(typed: str, index: Index, end: str = "", *, values_only: bool = False) -> Words:
     """What a path may become: to its next step, or with `end` after it where it is whole."""
     known = {
-        _ENTRY.sub(r".\1", one["path"]) + end: f"{one['type']} {one['value']} {one.get('doc', '')}"
-        for one in index["parameters"]
-        if not (values_only and "node" in one)
+        _ENTRY.sub(r".\1", row["path"]) + end: f"{row['type']} {row['value']} {row.get('doc', '')}"
+        for row in index["parameters"]
+        if not (values_only and "node" in row)
     }
     found: Words = {}
     for path, doc in known.items():
@@ -206,12 +206,12 @@ def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
     module = typed.rpartition(".")[0]
     for place in (Path(folder, *module.split(".")) for folder in sys.path if module.strip(".")):
         if place.is_dir():
-            return found | {f"{module}.{one.name}.": "" for one in pkgutil.iter_modules([place])}
+            return found | {f"{module}.{sub.name}.": "" for sub in pkgutil.iter_modules([place])}
         if (file := place.with_suffix(".py")).is_file():
             wanted = ast.ClassDef if kind == "tag" else ast.FunctionDef
             body = ast.parse(file.read_text(encoding="utf-8")).body
-            defined = [one for one in body if isinstance(one, wanted) and one.name[0] != "_"]
-            docs = {f"{module}.{one.name}{end}": ast.get_docstring(one) or "" for one in defined}
+            defined = [node for node in body if isinstance(node, wanted) and node.name[0] != "_"]
+            docs = {f"{module}.{node.name}{end}": ast.get_docstring(node) or "" for node in defined}
             return found | docs
     return found
 

@@ -36,16 +36,16 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     index = _index_after(directives, allowed) if of_config else index_for(directives, allowed)
     base = _made_by(directives)
     top = re.compile(rf"{re.escape(path)}(?!\w)" if path else "")
-    below = [one for one in index["parameters"] if top.match(one["path"])]
+    below = [parameter for parameter in index["parameters"] if top.match(parameter["path"])]
     if path and not below:
-        known = [one["path"] for one in index["parameters"]]
+        known = [parameter["path"] for parameter in index["parameters"]]
         raise _error(f"{base} has nothing at {path!r}.", path, known)
     for name in ("config", "fiddler"):
         if kind in ("all", f"{name}s"):
             tables: dict[str, list[list[str]]] = {}
-            for key, one in index[f"{name}s"].items():
-                row = [f"{name}:{key}{one['arguments']}", one["doc"]]
-                group = f": {one['group'].rstrip('.')}" if name == "fiddler" else ""
+            for key, described in index[f"{name}s"].items():
+                row = [f"{name}:{key}{described['arguments']}", described["doc"]]
+                group = f": {described['group'].rstrip('.')}" if name == "fiddler" else ""
                 tables.setdefault(f"{name.capitalize()}s{group}", []).append(row)
             for title, rows in sorted(tables.items()):
                 print_table(title, rows)
@@ -61,11 +61,11 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
             names = fitting_at(path, directives, allowed)
             title = f"Parts that fit {path} ({expected}), which is {value or 'not set'}"
         found = {name: index["parts"][name] for name in names if name in index["parts"]}
-        rows = [[name, one["module"], one["doc"]] for name, one in found.items()]
+        rows = [[name, part["module"], part["doc"]] for name, part in found.items()]
         rows.sort(key=lambda row: (row[1], row[0]))
         print_table(title if rows else f"{title}: none of fidgpt's own.", rows)
     if kind == "knobs":
-        rows = [[one["path"], one["type"], _value(one), one.get("doc", "")] for one in below]
+        rows = [[row["path"], row["type"], _value(row), row.get("doc", "")] for row in below]
         print_table(f"Settings of {base}", rows)
 
 
@@ -92,7 +92,7 @@ def print_help(values: flags.FlagValues, what: str) -> None:
     print_table("Flags", [_flag_row(flag) for flag in own])
     if "config" not in values:
         return
-    kinds = [[f"{one.kind}:{one.syntax}", one.help] for one in DIRECTIVES.values()]
+    kinds = [[f"{kind.kind}:{kind.syntax}", kind.help] for kind in DIRECTIVES.values()]
     print_table(f"Directives; {SIGNED} take *=, += and -= too", kinds)
     directives = values["config"].value or []
     index = _index_after(directives, values["allow"].value or [])
@@ -106,25 +106,25 @@ def print_help(values: flags.FlagValues, what: str) -> None:
 
 def print_parameters(directives: Sequence[str], index: Index) -> None:
     """Print what one would want to set: no inherited value, no component, no repeated layer."""
-    values = {one["path"]: one["value"] for one in index["parameters"]}
-    nodes = {one["path"]: one["node"] for one in index["parameters"] if "node" in one}
+    values = {parameter["path"]: parameter["value"] for parameter in index["parameters"]}
+    nodes = {row["path"]: row["node"] for row in index["parameters"] if "node" in row}
     groups: dict[str, list[dict]] = {}
-    for one in index["parameters"]:
-        is_value = not {"inherited_from", "node"} & one.keys() and one["value"]
-        first = _LATER_ITEM.sub("[0]", one["path"])
-        is_repeated = first != one["path"] and values.get(first) == one["value"]
-        if is_value and not is_repeated and (one.get("doc") or one["type"] != "Any"):
-            holder = one["path"]
-            while holder and (holder == one["path"] or holder not in nodes):
+    for parameter in index["parameters"]:
+        is_value = not {"inherited_from", "node"} & parameter.keys() and parameter["value"]
+        first = _LATER_ITEM.sub("[0]", parameter["path"])
+        is_repeated = first != parameter["path"] and values.get(first) == parameter["value"]
+        if is_value and not is_repeated and (parameter.get("doc") or parameter["type"] != "Any"):
+            holder = parameter["path"]
+            while holder and (holder == parameter["path"] or holder not in nodes):
                 holder = holder[: max(holder.rfind("."), holder.rfind("["), 0)]
-            groups.setdefault(holder, []).append(one)
+            groups.setdefault(holder, []).append(parameter)
     print(*map(_filled, index["doc"].splitlines()), "", sep="\n")
     base = base_of(directives)
     print(f"Parameters of {_made_by(directives)}, for --config=set:PATH=VALUE:\n")
     for holder, held in groups.items():
-        held.sort(key=lambda one: "unset" in one)
+        held.sort(key=lambda parameter: "unset" in parameter)
         rows = [
-            [one["path"], _short(one["type"]), one["value"], one.get("doc", "")] for one in held
+            [row["path"], _short(row["type"]), row["value"], row.get("doc", "")] for row in held
         ]
         print_table(f"{holder} ({nodes[holder]})" if holder else base, rows)
     print("  --list=knobs shows components and inherited values, too; --list=tags shared values.")
@@ -137,10 +137,10 @@ def _filled(line: str) -> str:
 
 
 def _tag_row(tag: str, doc: str, index: Index) -> list[str]:
-    own = [one for one in index["parameters"] if tag in one.get("tags", ())]
-    inherits = sum("inherited_from" in one for one in own)
-    sets = [one for one in own if not {"inherited_from", "unset"} & one.keys()]
-    set_by = ", ".join(f"{one['path']}={one['value']}" for one in sets)
+    own = [parameter for parameter in index["parameters"] if tag in parameter.get("tags", ())]
+    inherits = sum("inherited_from" in parameter for parameter in own)
+    sets = [parameter for parameter in own if not {"inherited_from", "unset"} & parameter.keys()]
+    set_by = ", ".join(f"{parameter['path']}={parameter['value']}" for parameter in sets)
     return [f"tag:{tag}", set_by, f"inherited by {inherits}" if inherits else "", doc]
 
 
@@ -155,7 +155,7 @@ def _index_after(directives: Sequence[str], allowed: Sequence[str]) -> Index:
 
 def _made_by(directives: Sequence[str]) -> str:
     """Return the name of the config that directives make."""
-    base, changes = base_of(directives), [one for one in directives if not is_base(one)]
+    base, changes = base_of(directives), [text for text in directives if not is_base(text)]
     more = f" and {len(changes) - 2} more" if changes[2:] else ""
     return f"{base} with {', '.join(changes[:2])}{more}" if changes else base
 

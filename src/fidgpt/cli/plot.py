@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError('plots need Matplotlib. Install it with: pip install "fidgpt[plot]"')
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     runs = curves.read_runs([Path(argument) for argument in arguments])
-    panels = {one: _curves(runs, one) for one in curves.chosen_metrics(runs, FLAGS.metric)}
+    panels = {metric: _curves(runs, metric) for metric in curves.chosen_metrics(runs, FLAGS.metric)}
     look: dict[str, Any] = {name: FLAGS[name].value for name in ("over", "log_x", "log_y", "title")}
     curves.save(curves.draw(panels, **look), out)
     drawn = {curve.run for found in panels.values() for curve in found}

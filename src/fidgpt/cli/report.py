@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
     console = console_of_log()
     tables = [*leader_tables(report).values(), scores_table(report), effects_table(report)]
     tables += [importance_table(report)] if len(report.columns) > 1 else []
-    for head, rows in [one for one in tables if one[1]]:
+    for head, rows in [filled for filled in tables if filled[1]]:
         console.print(table(head, rows))
         console.print()
     if page is not None:

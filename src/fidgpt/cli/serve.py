@@ -158,7 +158,7 @@ class Server:
             texts = body.get("prompt", "")
             is_one = isinstance(texts, str) or all(isinstance(token, int) for token in texts)
             texts = [texts] if is_one else texts
-            prompts = [self._assistant.text(one) if isinstance(one, str) else one for one in texts]
+            prompts = [self._assistant.text(x) if isinstance(x, str) else x for x in texts]
         stop = body.get("stop") or []
         settings: dict[str, Any] = {
             name: read(body[name]) for name, read in _SETTINGS.items() if body.get(name) is not None

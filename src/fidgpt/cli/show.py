@@ -135,7 +135,7 @@ def _printed(composition: Composition, form: str) -> str:
 def _title(composition: Composition) -> str:
     """Return the name of a config, and what was changed of it."""
     first, *others = composition.directives
-    return " ".join([name_of_base([first]), *(split_directive(one)[1] for one in others)])
+    return " ".join([name_of_base([first]), *(split_directive(text)[1] for text in others)])
 
 
 def _page(composition: Composition) -> str:

@@ -53,7 +53,7 @@ class _InPlace(flags.MultiFlag):
 
     def _parse(self, arguments: Any) -> list[Any]:
         axes = sum(FLAGS[name].present for name in _HELP if name in FLAGS)
-        return [(FLAGS["config"].present, axes, one) for one in super()._parse(arguments)]
+        return [(FLAGS["config"].present, axes, argument) for argument in super()._parse(arguments)]
 
 
 for _name in _HELP:
@@ -164,7 +164,7 @@ def _items(makers: Mapping[Any, Callable[[str], Any]]) -> list[Any]:
       ConfigError: one of those is wrong.
     """
     items, done = [], 0
-    given = sorted((one, flag) for flag in makers for one in FLAGS[flag].value or [])
+    given = sorted((text, flag) for flag in makers for text in FLAGS[flag].value or [])
     for (place, _, text), flag in given:
         items += [*FLAGS.config[done:place], makers[flag](text)]
         done = place

@@ -170,7 +170,7 @@ def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
     """
     words = [*FLAGS.config, FLAGS.resume or "", FLAGS.run_dir or ""]
     kinds = map(kind_of, FLAGS.config)
-    is_loaded = is_loaded or any(one is not None and not one.portable for one in kinds)
+    is_loaded = is_loaded or any(kind is not None and not kind.portable for kind in kinds)
     echo(require_consent(cfg, words=words, is_loaded=is_loaded))
 
 

@@ -26,9 +26,9 @@ class Attribution:
         self._root = composition.config
         self._inherited: dict[tuple[int, Any], list[Assignment]] = {}
         with contextlib.suppress(ConfigError):  # a graph that cannot be bound is among the errors
-            for one in composition.resolved.inherited:
-                found = assignments_of(one.binding.node.value, one.binding.key)
-                self._inherited[id(one.part), one.key] = found
+            for inherited in composition.resolved.inherited:
+                found = assignments_of(inherited.binding.node.value, inherited.binding.key)
+                self._inherited[id(inherited.part), inherited.key] = found
 
     def messages(self, error: ConfigError, *, attributed_only: bool = False) -> list[str]:
         """Return one message for all errors of the same directives, which it shows.
@@ -38,11 +38,11 @@ class Attribution:
           attributed_only: whether to leave out errors that no directive caused.
         """
         groups: dict[Any, tuple[list[Source], list[ConfigError]]] = {}
-        for one in error.mistakes:
-            directives = self.directives_behind(one)
-            key = tuple(directives) or _ITEM.sub("[]", str(one))
+        for mistake in error.mistakes:
+            directives = self.directives_behind(mistake)
+            key = tuple(directives) or _ITEM.sub("[]", str(mistake))
             if directives or not attributed_only:
-                groups.setdefault(key, (directives, []))[1].append(one)
+                groups.setdefault(key, (directives, []))[1].append(mistake)
         return [directives_error(by, "\n".join(grouped(errors))) for by, errors in groups.values()]
 
     def directives_behind(self, error: ConfigError) -> list[Source]:
@@ -52,8 +52,8 @@ class Attribution:
         """
         sources = [self._source(ref) for path in error.sources if (ref := self._nearest(path))]
         found = [one for one in sources if one and one.kind == "directive" and one.run is None]
-        found = [one for one in found if not is_base(one.text)]
-        return sorted(dict.fromkeys(found), key=lambda one: one.number)
+        found = [source for source in found if not is_base(source.text)]
+        return sorted(dict.fromkeys(found), key=lambda source: source.number)
 
     def _nearest(self, path: str) -> ParameterRef | None:
         """Return the parameter at a path, or the nearest one above that exists before binding."""
@@ -82,7 +82,7 @@ def grouped(errors: Iterable[ConfigError]) -> list[str]:
         groups.setdefault(_ITEM.sub("[]", str(error)), []).append(error)
     messages: list[str] = []
     for first, *others in groups.values():
-        places = [one.place for one in others if one.place]
+        places = [source.place for source in others if source.place]
         more = f"\nThe same at {listed(places, most=2)}." if places else ""
         messages.append(f"{first}{more}")
     return messages

@@ -66,7 +66,7 @@ def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
 def needs_arguments(function: Callable[..., Any]) -> bool:
     """Return whether a function cannot be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
-    return any(one.default is one.empty and one.kind not in VARIADIC for one in parameters)
+    return any(arg.default is arg.empty and arg.kind not in VARIADIC for arg in parameters)
 
 
 def called(name: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
@@ -154,7 +154,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
         found = {name: exports(importlib.import_module(f"fidgpt.{name}")) for name in _PACKAGES}
         for name in self._projects:
             top = importlib.import_module(name)
-            found[name] = {one: getattr(top, one) for one in getattr(top, "__all__", ())}
+            found[name] = {key: getattr(top, key) for key in getattr(top, "__all__", ())}
             for module in _module_in(name, "parts"):
                 found[name] |= offers(module)
         return {
@@ -230,7 +230,7 @@ class Catalogue:
           ConfigError: one of them cannot be imported.
         """
         projects = sorted({name.partition(".")[0] for name in (*self.packages, *self.named)})
-        modules = [one for name in projects for one in _module_in(name, "constraints")]
+        modules = [module for name in projects for module in _module_in(name, "constraints")]
         found = [value for module in modules for value in offers(module).values()]
         return [value for value in found if inspect.isfunction(value)]
 
@@ -365,7 +365,7 @@ def _offers_of(module: ModuleType, kind: str) -> dict[str, Any]:
     """Return what a module offers as a kind; of `auto_config` what makes the graph."""
     known = offers(module)
     if kind == "config":
-        known |= {n: _as_config(one) for n, one in known.items() if hasattr(one, "as_buildable")}
+        known |= {n: _as_config(obj) for n, obj in known.items() if hasattr(obj, "as_buildable")}
     return known
 
 

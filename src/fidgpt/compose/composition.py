@@ -91,7 +91,7 @@ class Composition:
     def directives(self) -> list[str]:
         """The directives that make the config on their own; none if it was given a base."""
         begins = bool(self.effects) and self.effects[0].kind.role == "base"
-        return [one.meant for one in self.effects if one.number] if begins else []
+        return [effect.meant for effect in self.effects if effect.number] if begins else []
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -230,11 +230,11 @@ def _with_those_in_files(
         try:
             found = registry.read_file(text)
         except ConfigErrors as error:
-            errors += [(str(one), one) for one in error.mistakes]
+            errors += [(str(mistake), mistake) for mistake in error.mistakes]
         except ConfigError as error:
             errors.append((directive_error(number, text, str(error)), error))
         else:
-            numbered += [(number, one) for one in (found.directives if found else [text])]
+            numbered += [(number, item) for item in (found.directives if found else [text])]
             for _, axis in found.axes[:1] if found else ():
                 composition.unused.append(
                     f"the sweep in {axis.where} is for sweep.py: it is left out."
@@ -329,12 +329,12 @@ def _where_applicable(
     # A pipe, for example, cannot be read again.
     with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
         for number in range(len(composition.effects) + 1):
-            for i, one in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
-                is_before = number < one.position
-                if number == one.position or (where[i] and not is_before):
+            for i, failure in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
+                is_before = number < failure.position
+                if number == failure.position or (where[i] and not is_before):
                     continue
                 with contextlib.suppress(ConfigError):
-                    Composition(composition.catalogue, tried.config).apply(0, one.text)
+                    Composition(composition.catalogue, tried.config).apply(0, failure.text)
                     other = composition.effects[number if is_before else number - 1]
                     word = "before" if is_before else "after"
                     where[i] = f"\nIt applies {word} {other.named}."

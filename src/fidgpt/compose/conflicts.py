@@ -30,10 +30,10 @@ def own_errors(composition: Composition, *, allow_noop: bool = False) -> list[st
     """Return the errors that are in directives, whatever the graph that they make."""
     with contextlib.suppress(ConfigError):  # the graph cannot be bound, which is reported anyway
         idle = [
-            f"{one.named} changes nothing: the config already has it.\n  Remove it, or add "
+            f"{effect.named} changes nothing: the config already has it.\n  Remove it, or add "
             "--allow_noop for a script that cannot know."
-            for one in composition.effects
-            if not allow_noop and is_noop(one)
+            for effect in composition.effects
+            if not allow_noop and is_noop(effect)
         ]
         return [*idle, *outdated(composition)]
     return []
@@ -73,7 +73,7 @@ def overridden(composition: Composition) -> Iterator[str]:
 
 def _has_moved(effect: Effect, value: Any) -> bool:
     """Return whether a directive took a value from another place."""
-    return any(one.after is fdl.NO_VALUE and is_same(one.before, value) for one in effect.edits)
+    return any(edit.after is fdl.NO_VALUE and is_same(edit.before, value) for edit in effect.edits)
 
 
 def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
@@ -84,7 +84,7 @@ def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
         changes = diff(composition.config, effect.rerun(root=composition.config))
     except ConfigError:  # it does not apply any more
         return True
-    return any(_is_inside(one.path, path) or _is_inside(path, one.path) for one in changes)
+    return any(_is_inside(change.path, path) or _is_inside(path, change.path) for change in changes)
 
 
 def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
@@ -104,7 +104,7 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
         return effect.kind.is_relative(split_directive(effect.meant)[1])
 
     # Blocks that a pattern got when it became longer stay: they say nothing about what they hold.
-    undone = [one for one in undone if one.before is not fdl.NO_VALUE or not one.path.endswith("]")]
+    undone = [e for e in undone if e.before is not fdl.NO_VALUE or not e.path.endswith("]")]
 
     def take_back(root: Any) -> None:
         for edit in undone:
@@ -117,9 +117,9 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
     rerun = effect.rerun(take_back)
     return all(
         any(
-            _is_inside(one.path, path)
-            for one in diff(other, rerun)
-            if not isinstance(one, SharingChanged)  # what was taken back is a copy
+            _is_inside(change.path, path)
+            for change in diff(other, rerun)
+            if not isinstance(change, SharingChanged)  # what was taken back is a copy
         )
         for other in (effect.rerun(), without[0])
     )
@@ -136,21 +136,21 @@ def outdated(composition: Composition) -> Iterator[str]:
             continue
         own = [edit.path for edit in effect.edits]
         later: dict[str, tuple[Effect, Edit]] = {}
-        for one in composition.effects[number + 1 :]:
-            later |= {edit.path: (one, edit) for edit in one.edits}
+        for later_effect in composition.effects[number + 1 :]:
+            later |= {edit.path: (later_effect, edit) for edit in later_effect.edits}
         values = {
-            path: (one, _with_number(composition, edit))
-            for path, (one, edit) in later.items()
+            path: (effect, _with_number(composition, edit))
+            for path, (effect, edit) in later.items()
             if _is_plain(edit.after) and not any(_is_inside(path, outer) for outer in own)
         }
         settled = [*later]
         if not values or not _depends(effect, [edit for _, edit in values.values()], settled):
             continue
-        for path, (one, edit) in values.items():
+        for path, (later_effect, edit) in values.items():
             if _depends(effect, [edit], settled):
                 yield directives_error(
-                    [effect.source, one.source],
-                    f"{effect.text} depends on {path}, which {one.text} changes later. "
+                    [effect.source, later_effect.source],
+                    f"{effect.text} depends on {path}, which {later_effect.text} changes later. "
                     f"Put {effect.text} after it.",
                 )
                 break
@@ -195,7 +195,7 @@ def _depends(effect: Effect, values: list[Edit], settled: list[str]) -> bool:
     try:
         return outcome([]) != outcome(values)
     except ConfigError as error:  # it cannot do with these values
-        return any(isinstance(one, Unmet) for one in error.mistakes)
+        return any(isinstance(mistake, Unmet) for mistake in error.mistakes)
 
 
 def _is_plain(value: Any) -> bool:

@@ -293,4 +293,4 @@ _ALL = (
     _file("yaml", "FILE", "apply what a YAML file sets", _yaml, "file"),
 )
 DIRECTIVES = {directive.kind: directive for directive in _ALL}
-SIGNED = " and ".join(f"{one.kind}:" for one in _ALL if one.signed)
+SIGNED = " and ".join(f"{kind.kind}:" for kind in _ALL if kind.signed)

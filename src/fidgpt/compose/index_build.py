@@ -44,18 +44,18 @@ def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index
     function = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
     held, used = [node.value for node in parts(root)], tags_of(root) - {*catalogue.tags.values()}
     tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in used}}
-    components = {name: one for name, one in catalogue.parts.items() if builds(one)}
+    components = {name: part for name, part in catalogue.parts.items() if builds(part)}
     named = [function, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
     roots = _roots([*named, *map(fdl.get_callable, held)], rest if kind == "config_file" else "")
     return {
         "roots": roots,
         "checksum": checksum(roots),
-        "configs": {name: _call_entry(one) for name, one in catalogue.configs.items()},
-        "fiddlers": {name: _call_entry(one, 1) for name, one in catalogue.fiddlers.items()},
+        "configs": {name: _call_entry(config) for name, config in catalogue.configs.items()},
+        "fiddlers": {name: _call_entry(fiddler, 1) for name, fiddler in catalogue.fiddlers.items()},
         "tags": {name: {"doc": first_sentence(tag.description)} for name, tag in tags.items()},
         "parts": {
-            name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
-            for name, one in components.items()
+            name: {"module": ".".join(part.__module__.split(".")[:2]), "doc": doc_of(part).summary}
+            for name, part in components.items()
         },
         "doc": description(function),
         "parameters": list(parameters_of(root, tags)),
@@ -134,9 +134,9 @@ def _text(value: Any, shown: set[int]) -> str:
 def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
     """The arguments of a function, past those that it is given, and its summary."""
     arguments = [
-        one.name + ("=..." if one.default is one.empty else f"={one.default!r}")
-        for one in list(inspect.signature(function).parameters.values())[skip:]
-        if one.kind not in fiddle.VARIADIC
+        arg.name + ("=..." if arg.default is arg.empty else f"={arg.default!r}")
+        for arg in list(inspect.signature(function).parameters.values())[skip:]
+        if arg.kind not in fiddle.VARIADIC
     ]
     text = f"({', '.join(arguments)})" if arguments else ""
     module = sys.modules.get(function.__module__)
@@ -150,8 +150,8 @@ def _roots(named: Sequence[Any], file: str) -> list[str]:
     They are fidgpt's own, the folders of installed packages, those of the packages under
     development that define something of the index, and the file with the config.
     """
-    tops = {(getattr(one, "__module__", None) or "").partition(".")[0] for one in named}
-    found = {str(PACKAGE), *(one for one in sys.path if one.endswith(INSTALLED))}
+    tops = {(getattr(item, "__module__", None) or "").partition(".")[0] for item in named}
+    found = {str(PACKAGE), *(folder for folder in sys.path if folder.endswith(INSTALLED))}
     found |= {str(Path(file).absolute())} if file else set()
     for top in tops - {"fidgpt"} - sys.stdlib_module_names:
         module = sys.modules.get(top)
@@ -168,7 +168,7 @@ def write(path: Path, index: Index) -> None:
         with atomic_path(path) as draft:
             draft.write_text(json.dumps(index), encoding="utf-8")
         names = f"index-{'[0-9a-f]' * 8}.json"  # and no others of the user's
-        files = sorted(path.parent.glob(names), key=lambda one: one.stat().st_mtime)
+        files = sorted(path.parent.glob(names), key=lambda file: file.stat().st_mtime)
         for old in files[:-_MOST_FILES]:
             old.unlink()
 

@@ -66,13 +66,13 @@ def directive_error(number: int, directive: str, message: str) -> str:
 def directives_error(directives: "Sequence[Source]", message: str) -> str:
     """Return a message with the directives that it is about, if there are any."""
     if len(directives) < 2:
-        found = (directive_error(one.number, one.text, message) for one in directives)
+        found = (directive_error(d.number, d.text, message) for d in directives)
         return next(found, message)
-    shown = "\n".join(underlined(one.text, message) for one in directives)
+    shown = "\n".join(underlined(directive.text, message) for directive in directives)
     below = textwrap.indent(message, "  ", lambda _: True)
-    names = " and ".join(label(one.number, one.text) for one in directives)
-    if not any(one.where for one in directives):
-        names = f"directives {' and '.join(str(one.number) for one in directives)}"
+    names = " and ".join(label(directive.number, directive.text) for directive in directives)
+    if not any(directive.where for directive in directives):
+        names = f"directives {' and '.join(str(directive.number) for directive in directives)}"
     return f"{names} conflict:\n{shown}\n{below}"
 
 
@@ -109,7 +109,7 @@ def _wrong_piece(text: str, message: str, start: int, value: int) -> tuple[int, 
     words = message.split()
     spans = (words[i:end] for i in range(len(words)) for end in range(i + 1, i + 10))
     phrases = {" ".join(span).strip(_PUNCTUATION): None for span in spans}
-    phrases = sorted((one for one in phrases if len(one) > 2), key=len, reverse=True)
+    phrases = sorted((phrase for phrase in phrases if len(phrase) > 2), key=len, reverse=True)
     quoted = [found[1] or found[2] for found in _QUOTED.finditer(message)]
     for pieces, first in ((quoted, start), (quoted, 0), (phrases, value), (phrases, start)):
         for piece in pieces:

@@ -63,7 +63,7 @@ def read_overrides(name: str, kinds: Mapping[str, Any]) -> Overrides:
     reader = _Reader(kinds)
     reader.read(name.strip())
     raise_all(reader.errors)
-    reader.directives.sort(key=lambda one: kinds[one.partition(":")[0]].role != "base")
+    reader.directives.sort(key=lambda text: kinds[text.partition(":")[0]].role != "base")
     return Overrides(reader.directives, reader.axes)
 
 
@@ -137,15 +137,15 @@ class _Reader:
         if signed:
             self._add(f"set:{signed[1]}{signed[2]}={_text(value)}", key)
         elif isinstance(value, yaml.MappingNode) and value.value:
-            for name, (inner, one) in _entries(value).items():
+            for name, (inner, entry) in _entries(value).items():
                 if name == "use":
-                    self._add(f"use:{path}={_text(one)}", inner)
+                    self._add(f"use:{path}={_text(entry)}", inner)
                 else:
-                    self._values(_joined(path, name), inner, one)
+                    self._values(_joined(path, name), inner, entry)
         elif isinstance(value, yaml.SequenceNode) and _has_mapping(value):
-            for index, one in enumerate(value.value):
-                if not isinstance(one, yaml.MappingNode) or one.value:  # {} keeps an item
-                    self._values(f"{path}[{index}]", one, one)
+            for index, item in enumerate(value.value):
+                if not isinstance(item, yaml.MappingNode) or item.value:  # {} keeps an item
+                    self._values(f"{path}[{index}]", item, item)
         else:
             self._add(f"set:{path}={_text(value)}", key)
 
@@ -154,11 +154,11 @@ class _Reader:
         if self._kinds[kind].role == "file":
             self._fail("one file takes in another by include: FILE.", key)
         elif isinstance(value, yaml.SequenceNode):
-            for one in value.value:
-                self._of_kind(kind, one, one)
+            for item in value.value:
+                self._of_kind(kind, item, item)
         elif isinstance(value, yaml.MappingNode):
-            for name, (inner, one) in _entries(value).items():
-                rest = f"={_text(one)}" if self._assigns(kind) else _call(one)
+            for name, (inner, entry) in _entries(value).items():
+                rest = f"={_text(entry)}" if self._assigns(kind) else _call(entry)
                 self._add(f"{kind}:{name}{rest}", inner)
         else:
             is_file = self._kinds[kind].completes == "file"
@@ -177,21 +177,21 @@ class _Reader:
             if name in SWEEPS:
                 self.axes += [(name, self._written(_plain(n), n)) for n in _items(value)]
             elif name in self._kinds and not self._assigns(name):
-                texts = (_text(one, nested=True) for one in _items(value))
+                texts = (_text(item, nested=True) for item in _items(value))
                 self.axes.append(("sweep", self._written(f"{name}:{','.join(texts)}", key)))
             elif name in self._kinds and isinstance(value, yaml.MappingNode):
-                for path, (inner, one) in _entries(value).items():
-                    self._axis(name, path, inner, one)
+                for path, (inner, entry) in _entries(value).items():
+                    self._axis(name, path, inner, entry)
             else:
                 self._axis("set", name, key, value)
 
     def _axis(self, kind: str, path: str, key: yaml.Node, value: yaml.Node) -> None:
         if isinstance(value, yaml.MappingNode):
-            for name, (inner, one) in _entries(value).items():
-                self._axis(kind, _joined(path, name), inner, one)
+            for name, (inner, entry) in _entries(value).items():
+                self._axis(kind, _joined(path, name), inner, entry)
             return
         is_list = isinstance(value, yaml.SequenceNode)
-        texts = [_text(one, nested=True) for one in value.value] if is_list else [_plain(value)]
+        texts = [_text(item, nested=True) for item in value.value] if is_list else [_plain(value)]
         self.axes.append(("sweep", self._written(f"{kind}:{path}={','.join(texts)}", key)))
 
 
@@ -217,7 +217,7 @@ def _plain(node: yaml.Node) -> str:
 def _has_mapping(node: yaml.Node) -> bool:
     """Return whether a mapping with entries is in a list, at any depth."""
     inside = node.value if isinstance(node, yaml.SequenceNode) else ()
-    has_entries = (isinstance(one, yaml.MappingNode) and bool(one.value) for one in inside)
+    has_entries = (isinstance(item, yaml.MappingNode) and bool(item.value) for item in inside)
     return any(has_entries) or any(map(_has_mapping, inside))
 
 
@@ -226,7 +226,7 @@ def _call(node: yaml.Node) -> str:
     if not isinstance(node, yaml.MappingNode):
         return "" if node.tag == _NULL else f"({_text(node, nested=True)})"
     named = _entries(node).items()
-    return f"({', '.join(f'{name}={_text(one, nested=True)}' for name, (_, one) in named)})"
+    return f"({', '.join(f'{name}={_text(entry, nested=True)}' for name, (_, entry) in named)})"
 
 
 def _text(node: yaml.Node, *, nested: bool = False) -> str:
@@ -240,7 +240,7 @@ def _text(node: yaml.Node, *, nested: bool = False) -> str:
         inside = (f"{keys[k]}: {_text(v, nested=True)}" for k, (_, v) in _entries(node).items())
         return f"{{{', '.join(inside)}}}"
     if isinstance(node, yaml.SequenceNode):
-        return f"[{', '.join(_text(one, nested=True) for one in node.value)}]"
+        return f"[{', '.join(_text(item, nested=True) for item in node.value)}]"
     if node.tag == _NULL:
         return "None"
     if node.tag == _BOOL:

@@ -74,13 +74,13 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
       ConfigErrors: a directive that asks for a change made none, or one computed something from
         what a later one changed; all of them are named.
     """
-    effects = [one for one in composition.effects if one.kind.role != "base"]
+    effects = [effect for effect in composition.effects if effect.kind.role != "base"]
     if not effects:
         return Report([], composition.unused)
     raise_all(own_errors(composition, allow_noop=allow_noop))
-    inheriting = Counter(one.binding.path for one in composition.resolved.inherited)
+    inheriting = Counter(inherited.binding.path for inherited in composition.resolved.inherited)
     changes: list[str] = []
-    for effect in (one for one in effects if one.edits):
+    for effect in (item for item in effects if item.edits):
         text = f"{effect.text}: {len(effect.edits)} value{'s' * (len(effect.edits) > 1)}"
         if (count := num_places(composition, effect.edits)) > len(effect.edits):
             text += f" in {count} places"
@@ -93,9 +93,9 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
                 for edit in effect.edits
             ]
     idle = [
-        f"{one.text} changes nothing: the config already has it."
-        for one in effects
-        if not one.edits
+        f"{effect.text} changes nothing: the config already has it."
+        for effect in effects
+        if not effect.edits
     ]
     others = [*overridden(composition), *reaching_out(composition)]
     return Report(changes, [*composition.unused, *idle, *others])

@@ -47,7 +47,7 @@ def named_graphs(catalogue: Catalogue) -> dict[str, Any]:
     Configs that fail are left out; of several names for one function the first counts.
     """
     names: dict[Any, str] = {}
-    for name in sorted(catalogue.configs, key=lambda one: "." in one):  # bare names first
+    for name in sorted(catalogue.configs, key=lambda key: "." in key):  # bare names first
         names.setdefault(catalogue.configs[name], f"config:{name}")
     graphs: dict[str, Any] = {}
     for function, directive in names.items():
@@ -77,9 +77,9 @@ def _first_of(sources: Sequence[Source]) -> list[str]:
 
     A graph that no directive began is `config:base`.
     """
-    begun = [one for one in sources if one.run and RESUMED not in one.run]
-    firsts = [one.meant or one.text for one in begun if one.number == begun[0].number]
-    named = [one for one in firsts if registry.split_directive(one)[0] == "config"]
+    begun = [source for source in sources if source.run and RESUMED not in source.run]
+    firsts = [source.meant or source.text for source in begun if source.number == begun[0].number]
+    named = [text for text in firsts if registry.split_directive(text)[0] == "config"]
     is_default = bool(firsts) and not any(map(registry.is_base, firsts))
     return named[:1] or [f"config:{registry.DEFAULT_CONFIG}"] * is_default
 
@@ -120,8 +120,8 @@ def _is_portable(directive: str) -> bool:
 
 def remembered(cfg: fdl.Config) -> list[str]:
     """Return the directives that a graph's history names, in order, without those of files."""
-    meant = (one.meant or one.text for one in _sources(cfg))
-    return [one for one in meant if _is_portable(one)]
+    meant = (source.meant or source.text for source in _sources(cfg))
+    return [text for text in meant if _is_portable(text)]
 
 
 def _sources(cfg: fdl.Config) -> list[Source]:
@@ -130,8 +130,8 @@ def _sources(cfg: fdl.Config) -> list[Source]:
     Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
     """
     found = sources_of(node.value for node in parts(cfg))
-    directives = [one for one in found if one.kind == "directive"]
-    return sorted(directives, key=lambda one: (one.run is None, one.number))
+    directives = [source for source in found if source.kind == "directive"]
+    return sorted(directives, key=lambda source: (source.run is None, source.number))
 
 
 def _is_composable(directives: Sequence[str], catalogue: Catalogue) -> bool:
@@ -181,7 +181,7 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
       ConfigError: a graph holds what has no name.
     """
     result = _reproduced(cfg, [first], catalogue)
-    lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in result.directives[1:])
+    lines = "".join(f"{shlex.quote(f'--config={d}')}\n" for d in result.directives[1:])
     return f"{lines}{_rest(result)}" or "no difference\n"
 
 
@@ -208,10 +208,10 @@ def part_name(function: Any, catalogue: Catalogue) -> str:
     """Return the shortest name of a constructor in a catalogue; its own if it has none there."""
     name = getattr(function, "__qualname__", repr(function))
     module = shortest(getattr(function, "__module__", "builtins"), name.partition(".")[0])
-    for one in (name, f"{module.rpartition('.')[2]}.{name}", f"{module}.{name}"):
+    for spelling in (name, f"{module.rpartition('.')[2]}.{name}", f"{module}.{name}"):
         with contextlib.suppress(KeyError, ConfigError):
-            if catalogue.parts[one] is function:
-                return one
+            if catalogue.parts[spelling] is function:
+                return spelling
     return name
 
 

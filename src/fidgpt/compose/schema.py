@@ -45,7 +45,7 @@ class _Schema:
 
     @functools.cached_property
     def _components(self) -> Mapping[str, Any]:
-        return {name: one for name, one in self._catalogue.parts.items() if builds(one)}
+        return {name: part for name, part in self._catalogue.parts.items() if builds(part)}
 
     def whole(self, root: fdl.Config) -> Schema:
         own = self._part(root)
@@ -88,7 +88,7 @@ class _Schema:
                 properties[key] = self._value(value, hint)
                 if text := docs.parameters.get(key):
                     properties[key]["description"] = " ".join(text.split())
-        is_open = any(one.kind in fiddle.VARIADIC for one in fiddle.parameters_of(part).values())
+        is_open = any(arg.kind in fiddle.VARIADIC for arg in fiddle.parameters_of(part).values())
         return _object(properties, is_open=is_open)
 
     def _value(self, value: Any, hint: Any) -> Schema:
@@ -99,13 +99,13 @@ class _Schema:
         if isinstance(value, fdl.Buildable):
             allowed.insert(0, {"$ref": f"#/definitions/{self._reference(value, hint)}"})
         elif isinstance(value, list | tuple) and _has_parts(value):
-            items = [self._value(one, hints.element_hint(hint, i)) for i, one in enumerate(value)]
+            items = [self._value(item, hints.element_hint(hint, i)) for i, item in enumerate(value)]
             allowed = [{"type": "array", "items": items}, *allowed]
         elif isinstance(value, dict) and _has_parts(value):
             inside = {
                 key: self._value(v, hints.element_hint(hint, key)) for key, v in value.items()
             }
-            others = (one for one in allowed if one.get("type") != "object")
+            others = (schema for schema in allowed if schema.get("type") != "object")
             allowed = [_object(inside), *others]
         schema: Schema = {"anyOf": allowed} if allowed and {} not in allowed else {}
         if type(value) in (int, float, str, bool) and value == value:
@@ -183,4 +183,4 @@ def _one_of(names: list[str]) -> Schema:
 
 def _has_parts(value: Any) -> bool:
     items = value.values() if isinstance(value, dict) else value
-    return any(isinstance(one, fdl.Buildable) for one in items)
+    return any(isinstance(item, fdl.Buildable) for item in items)

@@ -38,15 +38,15 @@ def change_of(
       prefix: what the tokenizer puts in front of a text.
     """
     added = [
-        one["content"]
-        for one in content.get("added_tokens") or ()
-        if not one.get("special") and SPACE not in one["content"]
+        token["content"]
+        for token in content.get("added_tokens") or ()
+        if not token.get("special") and SPACE not in token["content"]
     ]
     for text in (*_SENTENCES, *(f"a {token} b" for token in added), _ALL_BYTES):
         found = b"".join(values[token] for token in encode(text))
         begun = text if text.startswith(prefix) else prefix + text
         allowed = {prefix + text, begun, unicodedata.normalize("NFC", prefix + text)}
-        if found not in {one.encode() for one in allowed}:
+        if found not in {text.encode() for text in allowed}:
             part = next(_suspects(content, text, values), "it")
             if text == _ALL_BYTES:
                 return f"{part} changes some characters"

@@ -49,8 +49,8 @@ def without_stripping(content: Mapping[str, Any]) -> dict[str, Any]:
     Special tokens are not looked for in texts, where their spaces would be lost.
     """
     added = [
-        one | {"special": True} if one.get("lstrip") or one.get("rstrip") else one
-        for one in content.get("added_tokens") or ()
+        token | {"special": True} if token.get("lstrip") or token.get("rstrip") else token
+        for token in content.get("added_tokens") or ()
     ]
     return {**content, "added_tokens": added}
 
@@ -64,7 +64,7 @@ def spelling(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer | None:
     content = json.loads(backend.to_str())
     if content["model"]["type"] != "Unigram":
         return None
-    special = {one["content"] for one in content["added_tokens"] if one["special"]}
+    special = {token["content"] for token in content["added_tokens"] if token["special"]}
     vocabulary = content["model"]["vocab"]
     scores = [(token, _NEVER if token in special else score) for token, score in vocabulary]
     content["model"]["vocab"] = scores

@@ -565,7 +565,7 @@ def _settings_beside(path: Path) -> dict[str, Any]:
     settings = dict(read_json(path.with_name(SETTINGS_FILE)))
     template = settings.get("chat_template")
     if isinstance(template, list):  # several by name
-        named = {one.get("name"): one.get("template") for one in template}
+        named = {entry.get("name"): entry.get("template") for entry in template}
         settings["chat_template"] = named.get("default")
     if (file := path.with_name(_TEMPLATE_FILE)).is_file():
         settings["chat_template"] = file.read_text(encoding="utf-8")

@@ -36,8 +36,8 @@ class Binding:
         """Whether both have one value: the same node, or equal plain values."""
         if not isinstance(other, Binding):
             return False
-        for one in (self, other):
-            one.node.compared.add(one.key)
+        for binding in (self, other):
+            binding.node.compared.add(binding.key)
         return is_same(self.value, other.value)
 
 
@@ -72,7 +72,7 @@ class _Scopes:
             if i == 0:
                 scope = other
             elif other is not scope:
-                paths = (join(one.path, step) for one, step in (node.parents[0], parent))
+                paths = (join(holder.path, step) for holder, step in (node.parents[0], parent))
                 scope = _merged(node, *zip(paths, (scope, other), strict=True))
         if own := _tags(node.value, is_set=True):
             self._set[id(node.value)] = scope, own
@@ -119,24 +119,24 @@ def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]
     for key, tags in tagged.items():
         new = Binding(fiddle.raw_arguments(node.value)[key], node, key)
         for tag in tags:
-            scope = {t: one for t, one in scope.items() if t in own or not issubclass(t, tag)}
+            scope = {t: b for t, b in scope.items() if t in own or not issubclass(t, tag)}
             old = own.setdefault(tag, new)
             agrees = old is new or old.agrees(new)
             scope[tag] = old if agrees else Conflict(node, ((old.path, old), (new.path, new)))
     return scope
 
 
-def _merged(node: Node, one: tuple[str, Scope], two: tuple[str, Scope]) -> Scope:
+def _merged(node: Node, first: tuple[str, Scope], two: tuple[str, Scope]) -> Scope:
     """Return the scope of a node that is reached by two paths."""
-    merged = {tag: found for tag, found in one[1].items() if two[1].get(tag) is found}
-    for tag in (one[1].keys() | two[1].keys()) - merged.keys():
-        here, there = _look_up(tag, one[1]), _look_up(tag, two[1])
+    merged = {tag: found for tag, found in first[1].items() if two[1].get(tag) is found}
+    for tag in (first[1].keys() | two[1].keys()) - merged.keys():
+        here, there = _look_up(tag, first[1]), _look_up(tag, two[1])
         if isinstance(here, Conflict) or (isinstance(here, Binding) and here.agrees(there)):
             merged[tag] = here
         elif isinstance(there, Conflict):
             merged[tag] = there
         else:
-            merged[tag] = Conflict(node, ((one[0], here), (two[0], there)))
+            merged[tag] = Conflict(node, ((first[0], here), (two[0], there)))
     return merged
 
 
@@ -248,8 +248,8 @@ class Resolved:
     @cached_property
     def _bindings(self) -> dict[int, dict[fiddle.Key, Binding]]:
         found: dict[int, dict[fiddle.Key, Binding]] = {}
-        for one in self.inherited:
-            found.setdefault(id(one.part), {})[one.key] = one.binding
+        for item in self.inherited:
+            found.setdefault(id(item.part), {})[item.key] = item.binding
         return found
 
     @property
@@ -262,15 +262,15 @@ class Resolved:
         """The bound copy of every node, by the identity of the node."""
         copies = copies_of(self.nodes)
         bound = copies[id(self.root)]
-        for one in self.inherited:
-            value = copies.get(id(one.binding.value), one.binding.value)
-            _inherit(copies[id(one.part)], one, value)
+        for item in self.inherited:
+            value = copies.get(id(item.binding.value), item.binding.value)
+            _inherit(copies[id(item.part)], item, value)
         for node in self.nodes:
             for key in unset_parameters(copies[id(node.value)]):
                 fiddle.assign(copies[id(node.value)], key, fiddle.default_of(node.value, key))
         if any(is_formula(node.value) for node in self.nodes):
             look_up_names(bound, parts(bound))
-        elif any(is_node(one.binding.value) for one in self.inherited):
+        elif any(is_node(item.binding.value) for item in self.inherited):
             nodes(bound)  # raises if a value contains itself
         for node in self.nodes:
             if IS_PART[type(node.value)]:
@@ -308,14 +308,14 @@ def numbers_in(root: Any) -> Callable[[Any, fiddle.Key], Any]:
     return number
 
 
-def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:
+def _inherit(part: fdl.Buildable, inherited: Inherited, value: Any) -> None:
     """Set an argument, with the history of the argument that it is inherited from."""
-    if not isinstance(one.key, str):
-        fiddle.assign(part, one.key, value)
+    if not isinstance(inherited.key, str):
+        fiddle.assign(part, inherited.key, value)
         return
-    fiddle.raw_arguments(part)[one.key] = value
-    history = fiddle.argument_history(one.binding.node.value).get(one.binding.key, ())
-    fiddle.argument_history(part)[one.key] += history[-1:]
+    fiddle.raw_arguments(part)[inherited.key] = value
+    history = fiddle.argument_history(inherited.binding.node.value).get(inherited.binding.key, ())
+    fiddle.argument_history(part)[inherited.key] += history[-1:]
 
 
 def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
@@ -324,7 +324,7 @@ def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
         found = inherit_all(nodes(root), is_whole=False)
     except ConfigError:  # two nodes do, somewhere
         return bool(unset_parameters(part).get(key))
-    return any(one.part is part and one.key == key for one in found)
+    return any(item.part is part and item.key == key for item in found)
 
 
 @gc_paused()
@@ -362,8 +362,8 @@ def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherit
                 conflicts.setdefault(alike, (one, []))[1].append(join(node.path, step_to(key)))
             elif is_whole and fiddle.default_of(node.value, key) is fdl.NO_VALUE:
                 unset.setdefault(tags, []).append((node, join(node.path, step_to(key))))
-    errors = [one for tags, group in unset.items() for one in _unset_errors(tags, group)]
-    raise_all(errors + [_conflict_error(key[0], *one) for key, one in conflicts.items()])
+    errors = [error for tags, group in unset.items() for error in _unset_errors(tags, group)]
+    raise_all(errors + [_conflict_error(key[0], *conflict) for key, conflict in conflicts.items()])
     return inherited
 
 
@@ -424,16 +424,16 @@ def _enclosing(node: Node, paths: list[str]) -> str:
 def _conflict_error(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) -> ConfigError:
     """Return the error of parameters that would inherit two values."""
     remedy = f"Set it there:  set:{paths[0]}=..."
-    if any(one is None or one.path != through for through, one in conflict.sides):
+    if any(source is None or source.path != through for through, source in conflict.sides):
         name = title(conflict.node.value)
         remedy = f"Both reach one {name}. {remedy}, or give each parameter its own {name}."
     lines = [f"{_inheriting(paths, tags)}, which has two values:"]
-    for through, one in conflict.sides:
+    for through, source in conflict.sides:
         value, way = "unset", f"through {through}: "
-        if one is not None:
-            is_part = isinstance(one.value, fdl.Buildable)
-            shown = f"{title(one.value)}(...)" if is_part else f"{one.value!s:.60}"
-            value, way = f"{shown}, set by {one.path}", "" if through == one.path else way
+        if source is not None:
+            is_part = isinstance(source.value, fdl.Buildable)
+            shown = f"{title(source.value)}(...)" if is_part else f"{source.value!s:.60}"
+            value, way = f"{shown}, set by {source.path}", "" if through == source.path else way
         lines.append(f"  {way}{value}")
     sources = [path for way, one in conflict.sides for path in (way, one and one.path) if path]
     return ConfigError(

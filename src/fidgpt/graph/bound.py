@@ -65,7 +65,7 @@ class BoundGraph(HashedGraph):
         if self._resolved:
             self._look_up_formulas(self._resolved)
         self.node_of, found = walk(self.root, self._find_held)
-        inheriting = {(id(one.part), step_to(one.key)) for one in self.inherited}
+        inheriting = {(id(item.part), step_to(item.key)) for item in self.inherited}
         height: dict[int, int] = {}
         for node in reversed(found):
             below = [height[id(child)] for _, child in self.held(node.value)]
@@ -84,7 +84,7 @@ class BoundGraph(HashedGraph):
         if known is None:
             named = fiddle.named_defaults(part)
             known = _sorted(part) if named is None else {**named, **fiddle.raw_arguments(part)}
-            known |= {key: one.value for key, one in self.inherited_by(part).items()}
+            known |= {key: binding.value for key, binding in self.inherited_by(part).items()}
             known = self._arguments[id(part)] = known | self._formulas.get(id(part), {})
         return known
 

@@ -130,7 +130,7 @@ def build(
     except Exception as error:  # a division by head_dim=0 is the user's mistake too
         part, cause = fiddle.failed_call(error)
         calls = nodes(plain) if plain is not bound else found
-        failure = rejection(next((one for one in calls if one.value is part), found[0]), cause)
+        failure = rejection(next((call for call in calls if call.value is part), found[0]), cause)
     raise_all(constructor_errors(found))
     raise failure
 
@@ -142,8 +142,8 @@ def _built(root: Any, within: dict[str, AbstractContextManager[object]]) -> Any:
         arguments = fiddle.raw_arguments(root)
         if IS_NODE[type(part := arguments.get(name))]:
             others = {key: value for key, value in arguments.items() if key != name}
-            shared = {id(one.value) for one in nodes(others)} & {
-                id(one.value) for one in nodes(part)
+            shared = {id(node.value) for node in nodes(others)} & {
+                id(node.value) for node in nodes(part)
             }
             with context:
                 if shared:
@@ -185,30 +185,30 @@ def _lent(value: Any) -> dict[Any, Any]:
     """The containers in a node that `fdl.build` would pass on themselves, by key."""
     if not IS_PART[type(value)]:
         items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
-        return {key: one for key, one in items if _is_passed_on(one)}
+        return {key: item for key, item in items if _is_passed_on(item)}
     held = fiddle.raw_arguments(value)
     return {
-        key: one
-        for key, one in fiddle.all_arguments(value).items()
-        if _is_passed_on(one, is_default=key not in held)
+        key: argument
+        for key, argument in fiddle.all_arguments(value).items()
+        if _is_passed_on(argument, is_default=key not in held)
     }
 
 
 def _owned(value: Any, copies: dict[int, Any]) -> Any:
     """A copy of a container and of those in it, one for all its uses; of a tuple, another one."""
     if type(value) is tuple:
-        return tuple(_owned(one, copies) for one in value)
+        return tuple(_owned(item, copies) for item in value)
     if isinstance(value, _CONTAINERS) and id(value) not in copies:
         copies[id(value)] = mine = copy.copy(value)
         if isinstance(mine, dict | list):
-            for key, one in [*mine.items()] if isinstance(mine, dict) else enumerate(mine):
-                mine[key] = _owned(one, copies)
+            for key, item in [*mine.items()] if isinstance(mine, dict) else enumerate(mine):
+                mine[key] = _owned(item, copies)
     return copies.get(id(value), value)
 
 
 def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
     if type(value) is tuple:
-        return any(_is_passed_on(one, is_default=is_default) for one in value)
+        return any(_is_passed_on(item, is_default=is_default) for item in value)
     return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
 
 
@@ -230,7 +230,7 @@ def shown_last(text: str, arguments: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, value in arguments.items()
-        if any(repr(one) in last for one in (value if isinstance(value, list | tuple) else [value]))
+        if any(repr(x) in last for x in (value if isinstance(value, list | tuple) else [value]))
     ]
 
 
@@ -321,7 +321,7 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    defaults = {key: _owned(one, {}) for key, one in _lent(value).items()}
+    defaults = {key: _owned(default, {}) for key, default in _lent(value).items()}
     arguments = {**defaults, **fiddle.raw_arguments(value), **others}
     built_arguments = {key: built(item) for key, item in arguments.items()}
     return fiddle.call(value, built_arguments, directly=directly)
@@ -373,7 +373,7 @@ def _held(value: Any) -> Iterator[tuple[str, Any]]:
     for step, held in children(value):
         yield step, held
         if IS_NODE[type(held)] and not IS_PART[type(held)]:
-            yield from ((f"{step}{inner}", one) for inner, one in _held(held))
+            yield from ((f"{step}{inner}", child) for inner, child in _held(held))
 
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:

@@ -109,8 +109,8 @@ def _wrong_items(path: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, A
     """Yield the items of a container that do not fit, if its kind does: path, value, annotation."""
     if not isinstance(value, list | tuple | dict):
         return
-    origins = [typing.get_origin(one) or one for one in hints.members_of(hint)]
-    if not any(inspect.isclass(one) and isinstance(value, one) for one in origins):
+    origins = [typing.get_origin(member) or member for member in hints.members_of(hint)]
+    if not any(inspect.isclass(origin) and isinstance(value, origin) for origin in origins):
         return
     is_dict = isinstance(value, dict)
     if is_dict and not all(hints.fits(key, hints.key_hint(hint)) for key in value):
@@ -153,7 +153,7 @@ def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
         held: Any = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
     else:
         held = getattr(value, "values", lambda: value)() if isinstance(value, _HOLDERS) else ()
-    if any(isinstance(one, fdl.Buildable) for one in held):
+    if any(isinstance(item, fdl.Buildable) for item in held):
         yield ConfigError(
             f"{path or 'the root'} is of type {type(value).__name__}, in which components are "
             "not built: use a plain list, tuple or dict, or make it a fdl.Config too.",

@@ -32,8 +32,8 @@ def clone_part(part: B) -> B:
     computation of a number is copied too, because it follows the part that asks for it.
     """
     found = nodes(part)
-    kept = [one.value for one in found[1:] if isinstance(one.value, fdl.Config)]
-    return copies_of(found, kept=[one for one in kept if not is_quantity(one)])[id(part)]
+    kept = [node.value for node in found[1:] if isinstance(node.value, fdl.Config)]
+    return copies_of(found, kept=[part for part in kept if not is_quantity(part)])[id(part)]
 
 
 def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, Any]:
@@ -65,7 +65,7 @@ def _with_children(value: Any, take: Callable[[Any], Any]) -> Any:
         arguments = dict(raw_arguments(value))
         if not LEAVES.issuperset(map(type, arguments.values())):
             arguments = {
-                key: one if type(one) in LEAVES else take(one) for key, one in arguments.items()
+                key: arg if type(arg) in LEAVES else take(arg) for key, arg in arguments.items()
             }
         return copy_part(value, arguments)
     if not IS_NODE[kind]:

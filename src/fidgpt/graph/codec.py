@@ -152,7 +152,7 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         return _exported(name, package, qualname)
     if _is_within(module, TORCH_MODULES):
         packages = [vars(importlib.import_module(package)) for package in TORCH_MODULES]
-        found = next((one[qualname] for one in packages if qualname in one), None)
+        found = next((names[qualname] for names in packages if qualname in names), None)
         if inspect.isclass(found) and found.__module__ == module:  # not what their files import
             return found
         raise ConfigError(
@@ -189,7 +189,7 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
     except Exception as error:  # whatever the user's own package raises
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
     for part in renamed(found).get(qualname, qualname).split("."):
-        known = [one for one in getattr(found, "__dict__", ()) if one[:1] != "_"]
+        known = [name for name in getattr(found, "__dict__", ()) if name[:1] != "_"]
         found = getattr(found, part, None)
         if found is None or isinstance(found, types.ModuleType):
             raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")
@@ -254,7 +254,7 @@ def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
         return {kind.__name__: str(value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
-        return {"object": [name_of(kind), {key: encode(one) for key, one in fields.items()}]}
+        return {"object": [name_of(kind), {key: encode(field) for key, field in fields.items()}]}
     if callable(value):
         return {"name": name_of(value)}
     raise ConfigError(
@@ -271,12 +271,12 @@ def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
     """
     kind = kind_of(value)
     if kind is list:
-        return [item(one) for one in value]
+        return [item(element) for element in value]
     if kind is tuple:
-        return {"tuple": [item(one) for one in value]}
+        return {"tuple": [item(element) for element in value]}
     if all(type(key) is str for key in value):
-        return {"dict": {key: item(one) for key, one in value.items()}}
-    return {"items": [[encode(key), item(one)] for key, one in value.items()]}
+        return {"dict": {key: item(element) for key, element in value.items()}}
+    return {"items": [[encode(key), item(element)] for key, element in value.items()]}
 
 
 def encode_default(value: Any) -> Any:

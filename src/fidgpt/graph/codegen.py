@@ -207,15 +207,15 @@ class _Writer:
             case list(items) | {"tuple": items}:
                 brackets = "[]" if isinstance(written, list) else "()"
                 return _Code(
-                    brackets[0], [("", one) for one in map(self._written, items)], brackets[1]
+                    brackets[0], [("", code) for code in map(self._written, items)], brackets[1]
                 )
             case {"dict": items}:
                 return self._written({"items": items.items()})
             case {"items": pairs}:
-                codes = [(self._written(key).text, self._written(one)) for key, one in pairs]
+                codes = [(self._written(key).text, self._written(item)) for key, item in pairs]
                 return _Code("{", [(f"{key}: ", code) for key, code in codes], "}")
             case {"object": [name, fields]}:
-                items = [(f"{key}=", self._written(one)) for key, one in fields.items()]
+                items = [(f"{key}=", self._written(field)) for key, field in fields.items()]
                 return _Code(f"{self._imports.name(name)}(", items, ")")
             case {"float": text}:
                 return _Code(f'float("{text}")')
@@ -239,6 +239,6 @@ def _is_positional(part: fdl.Buildable, key: fiddle.Key) -> bool:
         return True
     start = fiddle.first_variadic(part)
     has_more = start is not None and any(
-        isinstance(one, int) and one >= start for one in fiddle.all_arguments(part)
+        isinstance(key, int) and key >= start for key in fiddle.all_arguments(part)
     )
     return has_more and parameter.kind is parameter.POSITIONAL_OR_KEYWORD

@@ -42,7 +42,7 @@ def doc_of(function: Any) -> Docs:
     if isinstance(function, functools.partial):
         return doc_of(function.func)
     texts = list(_docstrings(function))
-    parameters = {name: one for text in reversed(texts) for name, one in _parameters(text).items()}
+    parameters = {name: doc for text in reversed(texts) for name, doc in _parameters(text).items()}
     return Docs(first_sentence(texts[0]) if texts else "", parameters)
 
 
@@ -71,10 +71,10 @@ def _docstrings(function: Any) -> Iterator[str]:
         documented = [inspect.unwrap(own)]
     else:
         bases = [base for base in function.__mro__ if base not in (object, *_CONTAINERS)]
-        documented = [one for base in bases for one in (base, vars(base).get("__init__"))]
-    for one in documented:
-        text = getattr(one, "__doc__", None)
-        if isinstance(text, str) and text.strip() and not _is_generated(one, text):
+        documented = [obj for base in bases for obj in (base, vars(base).get("__init__"))]
+    for item in documented:
+        text = getattr(item, "__doc__", None)
+        if isinstance(text, str) and text.strip() and not _is_generated(item, text):
             yield text
 
 
@@ -90,11 +90,11 @@ def _is_generated(owner: Any, text: str) -> bool:
 def _parameters(text: str) -> dict[str, str]:
     """The texts of an `Args:` section, or of `Attributes:`, where dataclasses name their fields."""
     try:
-        found = [one for one in reversed(parse(text).params) if one.description]
+        found = [param for param in reversed(parse(text).params) if param.description]
     except ParseError:
         return {}
-    own = [one for one in found if one.args[0] != "attribute"] or found
-    return {one.arg_name.lstrip("*"): _plain(_ASIDE.split(one.description or "")[0]) for one in own}
+    own = [param for param in found if param.args[0] != "attribute"] or found
+    return {p.arg_name.lstrip("*"): _plain(_ASIDE.split(p.description or "")[0]) for p in own}
 
 
 def _plain(text: str) -> str:

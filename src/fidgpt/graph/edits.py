@@ -121,7 +121,7 @@ class KeptGraph:
         """
         if name not in self._made:
             copies, touched = cloning.copies_of(self.nodes()), set[tuple[int, fiddle.Key]]()
-            with fiddle.recording([one for one in copies.values() if _is_part(one)], touched):
+            with fiddle.recording([copy for copy in copies.values() if _is_part(copy)], touched):
                 code(root := copies[id(self._original)])
             self._made[name] = copies, touched, KeptGraph(root, self._parts)
         copies, touched, made = self._made[name]
@@ -131,7 +131,7 @@ class KeptGraph:
                 code(root := cloning.clone(self.root))
                 return KeptGraph(root, self._parts)
         kept = {id(node.value) for node in made.nodes()}
-        return made.differing([one for one in plain if id(one[0].container) in kept])
+        return made.differing([argument for argument in plain if id(argument[0].container) in kept])
 
     def differing(self, plain: list[Planned]) -> "KeptGraph":
         """Return a graph that differs from the original in these values."""

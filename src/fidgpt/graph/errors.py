@@ -45,7 +45,7 @@ class ConfigErrors(ConfigError):
         self._mistakes = [
             one if isinstance(one, ConfigError) else ConfigError(one) for one in mistakes
         ]
-        sources = (path for one in self._mistakes for path in one.sources)
+        sources = (path for mistake in self._mistakes for path in mistake.sources)
         shown = self.messages
         if len(shown) > MOST_MISTAKES + 1:  # one more takes no more room than this line
             shown[MOST_MISTAKES:] = [f"and {len(shown) - MOST_MISTAKES:,} more mistakes."]
@@ -59,7 +59,7 @@ class ConfigErrors(ConfigError):
     @property
     def messages(self) -> list[str]:
         """The text of each mistake."""
-        return [str(one) for one in self._mistakes]
+        return [str(mistake) for mistake in self._mistakes]
 
 
 def run_command(main: Callable[[list[str]], int]) -> NoReturn:
@@ -110,11 +110,11 @@ def at(name: str, *, place: str = "") -> Iterator[None]:
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """The known names that one may have meant, the likeliest first."""
     bare = _bare(name)
-    if alike := [one for one in sorted(set(known)) if bare and _bare(one) == bare]:
+    if alike := [name for name in sorted(set(known)) if bare and _bare(name) == bare]:
         return alike
     near = difflib.get_close_matches(name, sorted(set(known)), n=3, cutoff=0.6)
-    likeness = {one: difflib.SequenceMatcher(None, one, name).ratio() for one in near}
-    return [one for one in near if likeness[one] > likeness[near[0]] - 0.1]
+    likeness = {key: difflib.SequenceMatcher(None, key, name).ratio() for key in near}
+    return [candidate for candidate in near if likeness[candidate] > likeness[near[0]] - 0.1]
 
 
 def _bare(name: str) -> str:

@@ -86,7 +86,7 @@ def evaluate(node: ast.expr, numbers: Mapping[str, Any] | None = None) -> Any:
         case ast.Call(ast.Name(name), arguments, []) if not is_literal:
             if name not in _FUNCTIONS:
                 raise ValueError(f"there is no {name}(), only {', '.join(_FUNCTIONS)}")
-            values = [evaluate(one, numbers) for one in arguments]
+            values = [evaluate(argument, numbers) for argument in arguments]
             return finite(_FUNCTIONS[name](*values))
         case ast.Constant(value) if is_literal or type(value) in (int, float):
             return finite(value)
@@ -178,10 +178,10 @@ class Call:
           ConfigError: an argument is unknown, missing, one too many, or given twice.
         """
         takes_any, own = False, []
-        for one in parameters:
-            takes_any |= one.kind is one.VAR_KEYWORD
-            own += [one.replace(kind=one.POSITIONAL_OR_KEYWORD)] * (one.kind not in VARIADIC)
-        signature = inspect.Signature(sorted(own, key=lambda one: one.default is not one.empty))
+        for arg in parameters:
+            takes_any |= arg.kind is arg.VAR_KEYWORD
+            own += [arg.replace(kind=arg.POSITIONAL_OR_KEYWORD)] * (arg.kind not in VARIADIC)
+        signature = inspect.Signature(sorted(own, key=lambda arg: arg.default is not arg.empty))
         known = list(signature.parameters)
         more = {name: text for name, text in self.named.items() if name not in known}
         if more and not takes_any:

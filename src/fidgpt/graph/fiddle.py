@@ -138,7 +138,7 @@ class PreparedConfig(fdl.Config[T]):
             register_cast(other, cls)
 
 
-_BUILD_CODE = {one for one in fdl.build.__code__.co_consts if inspect.iscode(one)}
+_BUILD_CODE = {constant for constant in fdl.build.__code__.co_consts if inspect.iscode(constant)}
 _FRAMES = 6  # between `fdl.build` and a method by which it flattens a node
 
 

@@ -159,7 +159,7 @@ def _is_short(value: Any, depth: int) -> bool:
     if isinstance(value, dict):
         ((key, item), *others) = value.items()
         return key != "dict" and not others and _is_short(item, depth)
-    return not any(isinstance(one, dict | list) for one in value) and len(str(value)) <= _MOST
+    return not any(isinstance(item, dict | list) for item in value) and len(str(value)) <= _MOST
 
 
 def read_json(text: str) -> Any:

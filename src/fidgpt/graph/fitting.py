@@ -20,11 +20,11 @@ def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
     Stricter than `hints.fits`, which gives the benefit of the doubt: a Protocol's methods
     must have parameters of the same names.
     """
-    members = [one for one in hints.members_of(hint) if not hints.is_unknown(one)]
+    members = [member for member in hints.members_of(hint) if not hints.is_unknown(member)]
     return [
         name
         for name, made in components.items()
-        if builds(made) and any(_fits(made, one) for one in members)
+        if builds(made) and any(_fits(made, member) for member in members)
     ]
 
 
@@ -77,16 +77,16 @@ def _is_called_as(made: Any, hint: Any) -> bool:
     names = list(inspect.signature(call).parameters)[call is not made :]
     own, parameters = hints.hints_of(call), inspect.signature(call).parameters
     result = type(None) if result is None else result
-    unnamed = [one for one in names[len(asked) :] if parameters[one].kind is _POSITIONAL]
+    unnamed = [name for name in names[len(asked) :] if parameters[name].kind is _POSITIONAL]
     if len(names) < len(asked) or unnamed or own.get("return", Any) != result:
         return False
     pairs = zip(names, asked, strict=False)
-    return all(_takes(parameters[name], own.get(name, Any), one) for name, one in pairs)
+    return all(_takes(parameters[name], own.get(name, Any), asked) for name, asked in pairs)
 
 
 def _takes(parameter: inspect.Parameter, own: Any, asked: Any) -> bool:
     """Whether a parameter takes what is asked of it: a Tensor of any shape takes a Parameter."""
-    own, asked = (getattr(one, "array_type", one) for one in (own, asked))
+    own, asked = (getattr(side, "array_type", side) for side in (own, asked))
     is_narrower = inspect.isclass(own) and inspect.isclass(asked) and issubclass(asked, own)
     is_named = parameter.kind in (parameter.KEYWORD_ONLY, *VARIADIC)
     return not is_named and (own == asked or is_narrower)

@@ -55,7 +55,7 @@ def as_written(part: fdl.Buildable) -> tuple[str, dict[str, Any]]:
 def means_formula(text: str, hint: Any) -> bool:
     """Whether a text means a formula where `hint` applies, rather than a text or a dict."""
     takes_numbers = any(
-        hints.is_unknown(one) or one in (int, float) for one in hints.members_of(hint)
+        hints.is_unknown(member) or member in (int, float) for member in hints.members_of(hint)
     )
     return takes_numbers and _REFERENCE.search(text) is not None
 
@@ -88,7 +88,7 @@ def make_formula(root: Any, text: str, *, ref: paths.ParameterRef | None = None)
         except ConfigError as error:
             if not isinstance(error.__cause__, ZeroDivisionError | OverflowError):
                 plain = re.compile(r"\b_(\d+)\b")
-                message = plain.sub(lambda one: f"{{{names[int(one[1])]}}}", str(error))
+                message = plain.sub(lambda match: f"{{{names[int(match[1])]}}}", str(error))
                 raise ConfigError(message) from None
     made = fdl.Config(formula, text=text.strip())
     if tags:
@@ -142,14 +142,14 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
                 errors.append(ConfigError(message, place=node.path, sources=[node.path, name]))
         fiddle.assign(node.value, "values", known)
         members = [hints.members_of(hint) for _, hint in _holders(node)]
-        if any(int in one and float not in one for one in members):
+        if any(int in member and float not in member for member in members):
             fiddle.assign(node.value, "whole", True)
     raise_all(errors)
     try:
         walk.nodes(root if formulas else None)  # raises if one is computed from itself
     except ConfigError as error:
         named = re.compile(r"[^\s,]*\.values\[(['\"])(.*?)\1\]")
-        text, *sources = (named.sub(r"\2", one) for one in (str(error), *error.sources))
+        text, *sources = (named.sub(r"\2", part) for part in (str(error), *error.sources))
         sources += re.findall(r"\.values\[['\"](.*?)['\"]\]", str(error))
         raise ConfigError(text, place=error.place, sources=sources) from None
 

@@ -88,7 +88,7 @@ def members_of(hint: Any) -> tuple[Any, ...]:
         else:
             break
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return tuple(member for one in typing.get_args(hint) for member in members_of(one))
+        return tuple(member for arg in typing.get_args(hint) for member in members_of(arg))
     return (hint,)
 
 
@@ -112,26 +112,26 @@ def methods_of(protocol: Any) -> dict[str, Any]:
     """The methods that a Protocol asks for, by name."""
     return {
         name: member
-        for one in reversed(protocol.__mro__)
-        if is_protocol(one)
-        for name, member in vars(one).items()
+        for base in reversed(protocol.__mro__)
+        if is_protocol(base)
+        for name, member in vars(base).items()
         if inspect.isfunction(member) and (name == "__call__" or name[0] != "_")
     }
 
 
 def own_method(kind: type, name: str) -> Any:
     """A method as a class has it, None where it has none; a torch module is called by `forward`."""
-    own = next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+    own = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
     is_torchs = name == "__call__" and getattr(own, "__module__", "").startswith("torch.nn.")
     return own_method(kind, "forward") if is_torchs else own
 
 
 def _may_have(kind: type, name: str) -> bool:
     """Whether instances of a class have an attribute, of the class or set by its constructor."""
-    for one in map(vars, kind.__mro__):  # `hasattr` would find what the class alone has, too
-        code = getattr(one.get("__init__"), "__code__", None)
+    for attributes in map(vars, kind.__mro__):  # `hasattr` would find what the class alone has, too
+        code = getattr(attributes.get("__init__"), "__code__", None)
         set_names = code.co_names + code.co_consts if code else ()
-        if name in one or name in one.get("__annotations__", ()) or name in set_names:
+        if name in attributes or name in attributes.get("__annotations__", ()) or name in set_names:
             return True
     return False
 
@@ -174,8 +174,8 @@ def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
     A class returns its own instances `exactly`; a function may return something narrower than its
     annotation, so that only what neither contains the other is known to be wrong.
     """
-    pairs = [(one, asked) for one in members_of(built) for asked in members_of(hint)]
-    return any(_one_may_be(one, asked, exactly) for one, asked in pairs)
+    pairs = [(member, asked) for member in members_of(built) for asked in members_of(hint)]
+    return any(_one_may_be(member, asked, exactly) for member, asked in pairs)
 
 
 def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
@@ -214,14 +214,14 @@ def role_of(kind: type) -> str | None:
 
     Protocols derived from one ask for the same methods: only roles tell their modules apart.
     """
-    is_norm = any(one.__module__ == "torch.nn.modules.normalization" for one in kind.__mro__)
+    is_norm = any(base.__module__ == "torch.nn.modules.normalization" for base in kind.__mro__)
     return getattr(kind, "ROLE", "Norm" if is_norm else None)
 
 
 def can_be_called_as(own: Any, asked: Any) -> bool:
     """Whether a method takes what the one of a Protocol does, and may return what that returns."""
     parameters = inspect.signature(asked).parameters.values()
-    if not inspect.isfunction(own) or any(one.kind in VARIADIC for one in parameters):
+    if not inspect.isfunction(own) or any(parameter.kind in VARIADIC for parameter in parameters):
         return True
     if (passed := _passed(own, asked)) is None:
         return False
@@ -244,7 +244,7 @@ def _passed(own: Any, asked: Any, *, skip: int = 0) -> Collection[str] | None:
       skip: 1 if `own` is called without `self`, and may have been given more arguments before.
     """
     parameters = list(inspect.signature(asked).parameters.values())[skip:]
-    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    by_name = [arg.name for arg in parameters if arg.kind is arg.KEYWORD_ONLY]
     in_order = [None] * (len(parameters) - len(by_name))
     try:
         signature = inspect.signature(own)
@@ -382,7 +382,7 @@ def can_be_typed(hint: Any) -> bool:
         named_by_torch = is_torch(member, "dtype") or is_torch(member, "device")
         if is_unknown(member) or named_by_torch or origin in (typing.Literal, object):
             return True
-        elements = [one for one in typing.get_args(member) if one is not Ellipsis]
+        elements = [element for element in typing.get_args(member) if element is not Ellipsis]
         is_plain = inspect.isclass(origin) and issubclass(origin, _PLAIN)
         return is_plain or (_is_container(origin) and all(map(can_be_typed, elements)))
 
@@ -453,5 +453,5 @@ def _summary(hint: Any) -> str:
 def _call_of(method: Any) -> str:
     """Return what a method takes, as one would write the call: names and defaults alone."""
     own = list(inspect.signature(method).parameters.values())[1:]
-    plain = [one.replace(annotation=one.empty) for one in own]
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in own]
     return str(inspect.Signature(plain)).replace(", /", "")

@@ -88,7 +88,7 @@ def leaf_text(value: Any) -> str:
     if isinstance(value, fdl.Buildable):
         return set_arguments(value)["text"] if is_formula(value) else f"{title(value)}()"
     if kind is dict:
-        return f"{{{', '.join(f'{key!r}: {leaf_text(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{key!r}: {leaf_text(item)}' for key, item in value.items())}}}"
     if kind is list:
         return f"[{', '.join(map(leaf_text, value))}]"
     if kind is tuple:

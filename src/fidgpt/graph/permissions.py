@@ -40,7 +40,7 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
         one, its arguments are not.
     """
     found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
-    refused = [one.change for one in found if one.permission is Permission.NEVER]
+    refused = [decision.change for decision in found if decision.permission is Permission.NEVER]
     places = {change.path for change in refused}
     whole = [change for change in refused if places.isdisjoint(_around(change.path))]
     errors.raise_all([_refusal(change) for change in whole])

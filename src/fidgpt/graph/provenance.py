@@ -90,7 +90,7 @@ class Assignment:
 
 def _printable(text: str) -> str:
     """A text on one line, without control characters."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
 
 
 @contextlib.contextmanager
@@ -134,7 +134,7 @@ def sources_of(found: Iterable[fdl.Buildable]) -> list[Source]:
         for entries in fiddle.argument_history(part).values()
         for entry in entries
     )
-    sources = (one.by for one in locations if isinstance(one, AttributedLocation) and one.by)
+    sources = (loc.by for loc in locations if isinstance(loc, AttributedLocation) and loc.by)
     return list(dict.fromkeys(sources))
 
 
@@ -267,7 +267,7 @@ def why_text(root: Any, path: str) -> str:
     """
     resolved = binding.Resolved.of(root)
     ref = paths.find_parameter(resolved.root, path)
-    others = [one for one in places_of(resolved, ref.path) if one != ref.path]
+    others = [place for place in places_of(resolved, ref.path) if place != ref.path]
     lines = [f"shared with {errors.listed(others, most=3)}"] if others else []
     lines += _chain(resolved, ref)
     _, source = _value_of(resolved, ref)
@@ -291,12 +291,12 @@ def _chain(resolved: binding.Resolved, ref: paths.ParameterRef) -> Iterator[str]
     elif is_default:
         yield f"default of {definition(part)}"
     is_overridden = source is not None or is_default
-    for number, one in enumerate(assignments[:_MOST]):
-        if one.value is fdl.NO_VALUE:
-            yield f"removed by {one.set_by}"
+    for number, assignment in enumerate(assignments[:_MOST]):
+        if assignment.value is fdl.NO_VALUE:
+            yield f"removed by {assignment.set_by}"
         else:
             verb = "previously set by" if is_overridden or number else "set by"
-            yield f"{short_text(one.value)}  {verb} {one.set_by}"
+            yield f"{short_text(assignment.value)}  {verb} {assignment.set_by}"
     if not isinstance(part, fdl.Buildable) and (holder := _holder(ref)):
         yield f"in {holder.path}:"
         yield from (f"  {line}" for line in _chain(resolved, holder))
@@ -373,8 +373,8 @@ def dump_provenance(root: Any) -> str:
             if assignments and key != fiddle.CALLABLE:
                 name, bracket, steps = str(key).partition("[")
                 own = join(path, step_to(int(name) if name.isdigit() else name)) + bracket + steps
-                texts = [_as_json(one) for one in reversed(assignments)]
-                lines.append(": ".join(json.dumps(one, ensure_ascii=False) for one in (own, texts)))
+                texts = [_as_json(assignment) for assignment in reversed(assignments)]
+                lines.append(": ".join(json.dumps(x, ensure_ascii=False) for x in (own, texts)))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -398,7 +398,7 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
     }
     try:
         restored = {
-            path: [_from_json(one, source) for one in texts]
+            path: [_from_json(record, source) for record in texts]
             for path, texts in json.loads(text).items()
         }
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -413,10 +413,10 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
                     sequence_id=number,
                     param_name=str(own),
                     kind=history.ChangeKind.NEW_VALUE,
-                    new_value=history.DELETED if one.value is fdl.NO_VALUE else one.value,
-                    location=AttributedLocation(one.where, 0, None, one.by),
+                    new_value=history.DELETED if a.value is fdl.NO_VALUE else a.value,
+                    location=AttributedLocation(a.where, 0, None, a.by),
                 )
-                for number, one in enumerate(assignments)
+                for number, a in enumerate(assignments)
             ]
             if end == len(path):
                 break

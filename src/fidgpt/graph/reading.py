@@ -218,7 +218,7 @@ class TextReader:
         """Return a sentence with components that fit: named like the text, or like the present."""
         hint = ref.hint
         for empty, key in (([], 0), ({}, "")):
-            takes_items = any(hints.fits(empty, one) for one in hints.members_of(hint))
+            takes_items = any(hints.fits(empty, member) for member in hints.members_of(hint))
             if takes_items and not hints.can_be_typed(hints.element_hint(hint, key)):
                 inner = self._which_fit(ParameterRef({key: None}, key, ref), "")
                 return f"Write {_ITEMS[type(empty)]}. {inner}"
@@ -235,7 +235,7 @@ class TextReader:
         return f"Name a component that fits, such as {listed(fitting, most=6)}."
 
     def _takes_part(self, hint: Any) -> bool:
-        return bool(self._parts) and any(one not in _PLAIN for one in hints.members_of(hint))
+        return bool(self._parts) and any(member not in _PLAIN for member in hints.members_of(hint))
 
     def _formula(
         self, ref: ParameterRef, now: str, known: dict[str, Any], sign: str, text: str
@@ -268,10 +268,10 @@ class TextReader:
                 remedy = f"set:{ref.path}[{key!r}]=... sets it."
                 raise ConfigError(f"entry {key!r} exists already: {remedy}")
         added: dict[Any, Any] = {}
-        for key, one in texts.items():
+        for key, item_text in texts.items():
             own = key if is_dict else len(now) + key
             item = ParameterRef({own: None}, own, ref)
-            added[own] = self.read(item, one)
+            added[own] = self.read(item, item_text)
             item.check(added[own])
         return {**now, **added} if is_dict else type(now)([*now, *added.values()])
 
@@ -295,12 +295,10 @@ def _is_implementer(function: Any, hint: Any) -> bool:
 
 def _classes_in(hint: Any) -> dict[str, Callable[..., Any]]:
     """Return the classes in a hint that can be constructed, by name."""
-    classes = [
-        one for one in hints.members_of(hint) if inspect.isclass(one) and not hints.is_protocol(one)
-    ]
-    made = [one for one in classes if not (inspect.isabstract(one) or hints.can_be_typed(one))]
+    classes = [t for t in hints.members_of(hint) if inspect.isclass(t) and not hints.is_protocol(t)]
+    made = [kind for kind in classes if not (inspect.isabstract(kind) or hints.can_be_typed(kind))]
     others = ("builtins", "torch")  # whose classes are known, or are no parts
-    return {one.__name__: one for one in made if one.__module__.partition(".")[0] not in others}
+    return {kind.__name__: kind for kind in made if kind.__module__.partition(".")[0] not in others}
 
 
 def _takes_function(ref: ParameterRef) -> bool:
@@ -319,6 +317,6 @@ def _kinds(ref: ParameterRef) -> list[Any]:
     """
     holder = ref.owner[0] if ref.owner else None
     made = fdl.ArgFactory if isinstance(holder, fdl.Partial | fdl.ArgFactory) else fdl.Config
-    is_callable = any(typing.get_origin(one) is Callable for one in hints.members_of(ref.hint))
+    is_callable = any(typing.get_origin(t) is Callable for t in hints.members_of(ref.hint))
     kinds = [fdl.Partial, made] if is_callable or _takes_function(ref) else [made, fdl.Partial]
     return [type(ref.value), *kinds] if isinstance(ref.value, fdl.Buildable) else kinds

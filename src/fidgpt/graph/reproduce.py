@@ -48,10 +48,10 @@ def directives_for(
         for change in changes
         if not any(change.path.startswith(f"{path}[") for path in whole)
     )
-    directives = dict.fromkeys([*whole.values(), *(one for one in rest if one)])
+    directives = dict.fromkeys([*whole.values(), *(text for text in rest if text)])
     # A call of a new node has its arguments.
-    new = {one.partition(":")[2].partition("=")[0] for one in directives if one.startswith("use:")}
-    return [one for one in directives if not (one[:4] == "set:" and _holder_of(one[4:]) in new)]
+    new = {d.partition(":")[2].partition("=")[0] for d in directives if d.startswith("use:")}
+    return [d for d in directives if not (d[:4] == "set:" and _holder_of(d[4:]) in new)]
 
 
 def _holder_of(assignment: str) -> str:
@@ -160,8 +160,8 @@ def repro(
         added = _last_of_each([*directives, *more])
         if more and left_by(added) is None:
             added = directives
-            for one in more:  # those of them that can be applied
-                added = added if left_by([*added, one]) is None else [*added, one]
+            for text in more:  # those of them that can be applied
+                added = added if left_by([*added, text]) is None else [*added, text]
         now = left_by(added) if added != directives else None
         if now is not None and str(now) != str(left):
             directives, left = added, now
@@ -173,10 +173,10 @@ def _last_of_each(directives: Sequence[str]) -> list[str]:
     """Return directives without those that set what a later one sets; calls and changes stay."""
     names = [
         name if name.startswith(("set:", "tag:", "use:")) and name[-1] not in "+-*/" else i
-        for i, name in enumerate(one.partition("=")[0] for one in directives)
+        for i, name in enumerate(directive.partition("=")[0] for directive in directives)
     ]
     last = {name: i for i, name in enumerate(names)}
-    return [one for i, one in enumerate(directives) if last[names[i]] == i]
+    return [directive for i, directive in enumerate(directives) if last[names[i]] == i]
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:

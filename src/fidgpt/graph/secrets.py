@@ -80,8 +80,8 @@ def revealed(value: Any) -> Any:
         require_names(value)
         return Secret(_REFERENCE.sub(_value_of, value), value)
     if isinstance(value, dict):
-        return {key: revealed(one) for key, one in value.items()}
-    return type(value)(revealed(one) for one in value)
+        return {key: revealed(item) for key, item in value.items()}
+    return type(value)(revealed(item) for item in value)
 
 
 def _value_of(reference: re.Match[str]) -> str:
@@ -111,12 +111,12 @@ def with_secrets_revealed(bound: fdl.Buildable) -> fdl.Buildable:
 
 
 def _with_secrets(part: fdl.Buildable) -> dict[fiddle.Key, Any]:
-    return {key: one for key, one in fiddle.raw_arguments(part).items() if has_secrets(one)}
+    return {key: arg for key, arg in fiddle.raw_arguments(part).items() if has_secrets(arg)}
 
 
 def redacted(text: str) -> str:
     """Return a message in which references stand in place of the secrets that were read so far."""
-    for value, written in sorted(_read.items(), key=lambda one: -len(one[0])):
+    for value, written in sorted(_read.items(), key=lambda pair: -len(pair[0])):
         text = text.replace(value, written)
     return text
 
@@ -126,5 +126,5 @@ def redacted_value(value: Any) -> Any:
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {key: redacted_value(one) for key, one in value.items()}
-    return [redacted_value(one) for one in value] if isinstance(value, list) else value
+        return {key: redacted_value(item) for key, item in value.items()}
+    return [redacted_value(item) for item in value] if isinstance(value, list) else value

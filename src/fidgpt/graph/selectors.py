@@ -200,20 +200,20 @@ def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any],
     pieces = dotted.split(".")
     for count in range(len(pieces), 0, -1):
         name = ".".join(pieces[:count])
-        found = {id(one): named for one in known if (named := _named(one, name))}
-        defined = {paths.path_of(one): one for one in found.values()}
+        found = {id(item): named for item in known if (named := _named(item, name))}
+        defined = {paths.path_of(item): item for item in found.values()}
         if len(defined) > 1:
             written = " or ".join(f"{'@' if is_tag else ':'}{path}" for path in defined)
             raise ConfigError(f"{name} is the name of {' and of '.join(defined)}: write {written}.")
         if found:
-            return [one for one in known if id(one) in found], pieces[count:]
+            return [item for item in known if id(item) in found], pieces[count:]
     return [], []
 
 
 def _named(function: Any, name: str) -> Any:
     """Return the function, or the farthest of a class and its bases, that has a name."""
     own = function.__mro__ if isinstance(function, type) else (function,)
-    named = [one for one in own if any(f".{path}".endswith(f".{name}") for path in _paths_of(one))]
+    named = [x for x in own if any(f".{path}".endswith(f".{name}") for path in _paths_of(x))]
     return named[-1] if named else None
 
 

@@ -82,11 +82,11 @@ def formula_text(part: fdl.Buildable) -> str:
 def _items(value: Any, hint: Any, part_name: PartName | None) -> str | None:
     """Return a container with each item spelled by its own annotation."""
 
-    def item(one: Any, asked: Any) -> str | None:
-        if isinstance(one, str | pathlib.PurePath):
-            return repr(str(one))
-        text = spell(one, asked, part_name, is_item=True)
-        return repr(one) if text is None and part_name is None else text
+    def item(element: Any, asked: Any) -> str | None:
+        if isinstance(element, str | pathlib.PurePath):
+            return repr(str(element))
+        text = spell(element, asked, part_name, is_item=True)
+        return repr(element) if text is None and part_name is None else text
 
     if isinstance(value, dict):
         pairs = [
@@ -95,7 +95,7 @@ def _items(value: Any, hint: Any, part_name: PartName | None) -> str | None:
         ]
         texts = [text and f"{key}: {text}" for key, text in pairs]
     else:
-        texts = [item(one, hints.element_hint(hint, i)) for i, one in enumerate(value)]
+        texts = [item(element, hints.element_hint(hint, i)) for i, element in enumerate(value)]
     if None in texts:
         return None
     form = {dict: "{%s}", tuple: "(%s,)"}.get(type(value), "[%s]")

@@ -24,19 +24,19 @@ def item_texts(text: str, hint: Any) -> dict[Any, str]:
     if brackets == "{}" and _takes(dict, hint):
         entries = [entry.partition(":") for entry in split_at_commas(inner[1:-1])]
         is_dict = all(colon for _, colon, _ in entries)
-        return {_read_key(key, hint): one.strip() for key, _, one in entries} if is_dict else {}
+        return {_read_key(key, hint): entry.strip() for key, _, entry in entries} if is_dict else {}
     if not (_takes(list, hint) or _takes(tuple, hint)):
         return {}
     items = split_at_commas(inner)
     if len(items) == 1 and brackets in ("[]", "()"):
         items = split_at_commas(inner[1:-1])
     is_list = brackets == "[]" or len(items) > 1 or inner.endswith(",)")
-    return {i: one.strip() for i, one in enumerate(items)} if is_list else {}
+    return {i: item.strip() for i, item in enumerate(items)} if is_list else {}
 
 
 def read_items(text: str, hint: Any, read: Callable[[Any, str], Any]) -> Any:
     """Return the container whose items a text has, each as `read` makes of its key and text."""
-    items = {key: read(key, one) for key, one in item_texts(text, hint).items()}
+    items = {key: read(key, item_text) for key, item_text in item_texts(text, hint).items()}
     if text.lstrip()[:1] == "{":
         return items
     return as_asked((tuple if text.lstrip()[:1] == "(" else list)(items.values()), hint)
@@ -86,7 +86,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
     members, choices, word = hints.members_of(hint), choices_of(hint), text.strip()
     if word in choices:
         return [choices[word]]
-    if any(hints.is_torch(one, "device") for one in members):
+    if any(hints.is_torch(member, "device") for member in members):
         with contextlib.suppress(RuntimeError):  # it is not the name of one
             return [sys.modules["torch"].device(word)]
     is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
@@ -94,7 +94,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
         if word == "None":
             raise ConfigError("None is not a str: for the word, write it in quotes: 'None'.")
         return [text]
-    takes_path = any(inspect.isclass(one) and issubclass(one, pathlib.Path) for one in members)
+    takes_path = any(inspect.isclass(t) and issubclass(t, pathlib.Path) for t in members)
     others: list[Any] = [pathlib.Path(word)] if takes_path and word else []
     if float in members and word.lower() in ("inf", "+inf", "-inf"):
         return [float(word), text]
@@ -132,8 +132,8 @@ def as_asked(value: Any, hint: Any) -> Any:
     if isinstance(value, dict):
         keys = {key: as_asked(key, hints.key_hint(hint)) for key in value}
         return {
-            keys[key]: as_asked(one, hints.element_hint(hint, keys[key]))
-            for key, one in value.items()
+            keys[key]: as_asked(item, hints.element_hint(hint, keys[key]))
+            for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         items = [as_asked(item, hints.element_hint(hint, i)) for i, item in enumerate(value)]

@@ -48,7 +48,7 @@ class CheckedGraph:
         resolved = resolve_checked(root)
         self._fixed: set[_Place] = set()  # where variants may not differ
         self._root, self._copies = root, resolved.copies
-        noted = [functools.wraps(one)(functools.partial(self._noted, one)) for one in constraints]
+        noted = [functools.wraps(fn)(functools.partial(self._noted, fn)) for fn in constraints]
         bound = check_and_bind(resolved, constraints=noted, construct=False)
         self.hashed = BoundGraph(bound)
         self.fingerprint = self.hashed.fingerprint()
@@ -56,7 +56,7 @@ class CheckedGraph:
         self._refs = functools.cache(functools.partial(find_parameters, bound))
         arguments = fiddle.raw_arguments(bound)
         self._fixed |= {(id(bound), name) for name in fixed}
-        whole = [one.value for one in nodes([arguments.get(name) for name in fixed])[1:]]
+        whole = [node.value for node in nodes([arguments.get(name) for name in fixed])[1:]]
         for node in resolved.nodes:
             part = self._copies[id(node.value)]
             self._fixed |= {(id(part), key) for key in node.compared}
@@ -76,7 +76,7 @@ class CheckedGraph:
         self._made: dict[int, Any] = {}
 
     def _noted(self, constraint: Constraint, bound: Any) -> None:
-        copies = [one for one in self._copies.values() if IS_PART[type(one)]]
+        copies = [copy for copy in self._copies.values() if IS_PART[type(copy)]]
         with fiddle.recording(copies, self._fixed):
             constraint(bound)
 
@@ -116,7 +116,7 @@ class CheckedGraph:
         if not made:
             arguments = fiddle.raw_arguments(bound)
             made = {id(arguments[name]): value for name, value in given.items()}
-            rest = {key: one for key, one in arguments.items() if key not in given}
+            rest = {key: argument for key, argument in arguments.items() if key not in given}
             inside = [node.value for node in nodes(rest)[:0:-1] if id(node.value) not in made]
         else:
             inside = [self.hashed.node_of[me].value for me in self._changed if me in made]
@@ -188,4 +188,4 @@ def _shape(value: Any, items: Mapping[Any, Any]) -> tuple[Any, ...]:
 def _is_plain(value: Any) -> bool:
     """Whether a value is a number, text or the like, or a container of these."""
     items = _items(value).values() if type(value) in (list, tuple, dict) else [value]
-    return all(type(one) in LEAVES for one in items)
+    return all(type(item) in LEAVES for item in items)

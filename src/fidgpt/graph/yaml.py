@@ -165,7 +165,7 @@ class _OmegaConfLoader(_Loader):
     """YAML 1.1, in which 1e-3 is a number, and 2001-01-01 a text."""
 
     yaml_implicit_resolvers: ClassVar = {
-        letter: [one for one in known if one[0].removeprefix(_TAG) in (*_DATA[:3], "merge")]
+        letter: [pair for pair in known if pair[0].removeprefix(_TAG) in (*_DATA[:3], "merge")]
         for letter, known in _BASE.yaml_implicit_resolvers.items()
     }
 

@@ -34,9 +34,9 @@ def main(arguments: list[str]) -> int:
         print(*describe_hf(arguments[0]), sep="\n")
         return 0
     mapped = _read(arguments[0])
-    flags = [shlex.quote(f"--config={one}") for one in mapped.directives]
+    flags = [shlex.quote(f"--config={directive}") for directive in mapped.directives]
     print(" ".join(program("train")), *flags, sep=" \\\n    ")
-    print(*(f"# {' '.join(one.split())}" for one in mapped.unmapped), sep="\n")
+    print(*(f"# {' '.join(reason.split())}" for reason in mapped.unmapped), sep="\n")
     return 0
 
 

@@ -52,10 +52,10 @@ def bring_about(directives: list[str], wanted: list[tuple[str, Any]]) -> list[st
     Raises:
       ConfigErrors: a path leads nowhere, or a value does not fit; all at once.
     """
-    directives = [one.text for one in compose(directives).effects if not is_noop(one)]
+    directives = [effect.text for effect in compose(directives).effects if not is_noop(effect)]
     while more := _changes(compose(directives).config, wanted):
         if directives[-len(more) :] == more:
-            raise_all([f"{one} does not result in that value." for one in more])
+            raise_all([f"{directive} does not result in that value." for directive in more])
         directives += more  # parameters that inherit a changed quantity may need a directive too
     return directives
 

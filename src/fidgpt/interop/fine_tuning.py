@@ -105,7 +105,7 @@ class _File(Recipe):
         # A file of TRL does not say which trainer reads it: its name and those of its results may.
         about = [*Path(name).parts[-2:], document.get("output_dir"), document.get("hub_model_id")]
         words = re.split("[^a-z]+", " ".join(map(str, about)).lower())
-        self.trainer = next((one for one in ("sft", *_LOSSES) if one in words), None)
+        self.trainer = next((trainer for trainer in ("sft", *_LOSSES) if trainer in words), None)
 
     def value(self, setting: str, default: Any = None) -> Any:
         """Remove a setting; return its value, or the default of the system."""

@@ -168,8 +168,8 @@ def _map_checkpoints(recipe: Recipe) -> None:
         recipe.wanted["checkpoints.keep_last"] = max(1, -(-recipe.wanted["num_steps"] // every))
     else:
         recipe.wanted["checkpoints.every"] = None
-        for one in keep:
-            recipe.change("fiddler:keep_checkpoints", every=one["every"], until=one.get("until"))
+        for rule in keep:
+            recipe.change("fiddler:keep_checkpoints", every=rule["every"], until=rule.get("until"))
 
 
 def _map_average(recipe: Recipe) -> None:
@@ -380,4 +380,4 @@ def _use_text(recipe: Recipe, text: _Text) -> None:
     arguments = {"path": text.path, "name": text.name}
     arguments["text_field"] = None if text.field == "text" else text.field
     fiddler = "use_hub_text" if text.is_on_hub else "use_text"
-    recipe.change(f"fiddler:{fiddler}", **{key: one for key, one in arguments.items() if one})
+    recipe.change(f"fiddler:{fiddler}", **{key: arg for key, arg in arguments.items() if arg})

@@ -145,8 +145,8 @@ def _map_gated(recipe: Recipe, kind: _Kind) -> None:
         recipe.change(f"fiddler:{norm}", eps=eps)
     if recipe.take("model.hybrid_norm", False):
         recipe.change("fiddler:use_sandwich_norm")
-    for one in kind.further_norms:
-        recipe.change(f"fiddler:{one}", eps=eps)
+    for further_norm in kind.further_norms:
+        recipe.change(f"fiddler:{further_norm}", eps=eps)
     ffn_dim = recipe.take("model.intermediate_dim", kind.intermediate_dim)
     if kind.is_mixture:
         _map_experts(recipe, ffn_dim)

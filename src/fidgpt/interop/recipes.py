@@ -68,9 +68,9 @@ def model_directives(model: str) -> list[str]:
     """
     name = model.rpartition("/")[2].lower()
     name = re.sub("(?<=2.5-)coder|instruct|thinking|safeguard|[^a-z0-9]", "", name)
-    named = {one.replace("_", ""): one for one in configs.__all__ if any(map(str.isdigit, one))}
+    named = {key.replace("_", ""): key for key in configs.__all__ if any(map(str.isdigit, key))}
     known = {**named, **_MODELS}
-    found = known.get(max((one for one in known if one in name), key=len, default=""))
+    found = known.get(max((key for key in known if key in name), key=len, default=""))
     if not found:
         raise ConfigError(
             f"fidgpt has no named config of {model:.80}: download the model, and name its "

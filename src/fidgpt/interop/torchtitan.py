@@ -358,12 +358,12 @@ def _changed(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, dataclasses as dicts."""
     found: dict[str, Any] = {}
     for field in dataclasses.fields(value):
-        one, default = getattr(value, field.name), field.default
+        given, default = getattr(value, field.name), field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        if dataclasses.is_dataclass(one) and not isinstance(one, type):
-            if inner := _changed(one):
+        if dataclasses.is_dataclass(given) and not isinstance(given, type):
+            if inner := _changed(given):
                 found[field.name] = inner
-        elif one is not None and (default is dataclasses.MISSING or one != default):
-            found[field.name] = list(one) if isinstance(one, tuple) else one
+        elif given is not None and (default is dataclasses.MISSING or given != default):
+            found[field.name] = list(given) if isinstance(given, tuple) else given
     return found

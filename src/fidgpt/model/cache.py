@@ -96,7 +96,7 @@ class Cache:
         """Return the size of all cached tensors, in bytes."""
         groups = [*self._positions.values()]
         groups += [kept for layer in self._layers.values() for kept in layer.values()]
-        return sum(one.numel() * one.element_size() for kept in groups for one in kept)
+        return sum(tensor.numel() * tensor.element_size() for kept in groups for tensor in kept)
 
     def advance(self, positions: Tensor) -> Any:
         """Count the tokens of a pass, and return how many preceded them, for `extend`.
@@ -150,7 +150,7 @@ class Cache:
             if slots is None:
                 self.keep(kept, [torch.cat(tensors) for tensors in several])
                 continue
-            padded = [torch.cat([_padded(one, width) for one in tensors]) for tensors in several]
+            padded = [torch.cat([_padded(x, width) for x in tensors]) for tensors in several]
             self.extend(kept, padded, window=slots, before=0)
             if not (places := self.positions_of(slots)):
                 new = [numbers.unsqueeze(-1) for numbers in positions]

@@ -221,7 +221,7 @@ class AttentionContext(TokenPositions):
         """
         if self.cache is None:
             return []
-        return [one.clone() for one in self.cache.layer(self.layer).get(state_key(owner), [])]
+        return [state.clone() for state in self.cache.layer(self.layer).get(state_key(owner), [])]
 
     def keep_state(self, owner: object, state: Sequence[Tensor]) -> None:
         """Keep the state of a recurrent layer after these tokens, for the pass that follows.

@@ -90,8 +90,8 @@ class Indexer(nn.Module):
         if rope is not None:
             turned = rope(query[..., : self.rotary_dim], key[..., : self.rotary_dim], ctx)
             query, key = (
-                torch.cat([one, whole[..., self.rotary_dim :]], dim=-1)
-                for one, whole in zip(turned, (query, key), strict=True)
+                torch.cat([rotated, whole[..., self.rotary_dim :]], dim=-1)
+                for rotated, whole in zip(turned, (query, key), strict=True)
             )
         (key,) = ctx.update_cache(self, [key.squeeze(1)])
         scores = (query.float() @ key.float().unsqueeze(1).mT * self.head_dim**-0.5).relu()

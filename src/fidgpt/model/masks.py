@@ -120,8 +120,8 @@ class Or:
 def is_causal_among(mask: Mask, window: int | None, *, num_keys: int) -> bool:
     """Return whether a mask and a window are equivalent to `causal` for `num_keys` tokens."""
     masks = mask.masks if isinstance(mask, And) else (mask,)
-    others = [one for one in masks if one is not causal]
-    wide = all(isinstance(one, Window) and one.size >= num_keys for one in others)
+    others = [mask for mask in masks if mask is not causal]
+    wide = all(isinstance(mask, Window) and mask.size >= num_keys for mask in others)
     return causal in masks and wide and (window is None or window >= num_keys)
 
 

@@ -87,7 +87,7 @@ def check_inits(model: nn.Module) -> None:
 def _without_init(module: nn.Module) -> list[str]:
     """Return the names of a module's own parameters without an `init`."""
     own = module._parameters.items()
-    return [name for name, one in own if one is not None and not hasattr(one, "init")]
+    return [name for name, tensor in own if tensor is not None and not hasattr(tensor, "init")]
 
 
 def _seed(seed: int, name: str) -> int:

@@ -246,8 +246,8 @@ class LatentAttention(nn.Module):
         absorbed = torch.cat([still @ key_up, turned], dim=-1)
         # The values contain the shared key, whose result is dropped: kernels are faster with keys
         # and values of one size; torch's CPU kernel would copy both for every head.
-        one = known.unsqueeze(1)
-        mixed = self._kernel(absorbed, one, one, scoring)[..., : self.kv_rank]
+        key = known.unsqueeze(1)
+        mixed = self._kernel(absorbed, key, key, scoring)[..., : self.kv_rank]
         return mixed @ value_up.mT
 
     def _absorbable(self, *, queries: int, keys: int) -> UpWeight | None:

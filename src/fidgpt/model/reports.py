@@ -130,15 +130,15 @@ class Reports:
     @property
     def num_metrics(self) -> Counter[str]:
         """How many values of each metric were reported."""
-        return Counter(one.name for one in self._chain() if one.kind == "metric")
+        return Counter(report.name for report in self._chain() if report.kind == "metric")
 
     @property
     def counted(self) -> Counts:
         """The counts that depend on the tokens of the pass, to be summed over the whole step."""
         both = (
             count
-            for one in self._chain()
-            for count in (one.count, None if one.by_sequence else one.counts)
+            for report in self._chain()
+            for count in (report.count, None if report.by_sequence else report.counts)
         )
         return [count for count in both if isinstance(count, Tensor)]
 
@@ -146,45 +146,45 @@ class Reports:
     def tallies(self) -> dict[Tallier, Tensor]:
         """The tally of each module, summed over its calls, in the order of the first calls."""
         found: dict[Tallier, Tensor] = {}
-        for one in self._chain():
-            if one.kind == "tally":
-                before = found.get(one.part)
-                found[one.part] = one.value if before is None else before + one.value
+        for report in self._chain():
+            if report.kind == "tally":
+                before = found.get(report.part)
+                found[report.part] = report.value if before is None else before + report.value
         return found
 
     def pass_on(self, other: "Reports") -> None:
         """Copy all reports to another collector."""
-        for one in self._chain():
-            other.last = replace(one, before=other.last)
+        for report in self._chain():
+            other.last = replace(report, before=other.last)
 
     def _named(self, kind: str, share: Share | None) -> dict[str, list[Tensor]]:
         chain = self._chain()
-        fixed = [one.count for one in chain if isinstance(one.count, int)]
-        by_sequence = [one.counts for one in chain if one.by_sequence and one.counts is not None]
+        fixed = [report.count for report in chain if isinstance(report.count, int)]
+        by_sequence = [r.counts for r in chain if r.by_sequence and r.counts is not None]
         sums: Totals = fixed, self.counted, by_sequence
         if share is not None:
             sums = share.totals(*sums)
         totals, counts, of_sequences = map(iter, sums)  # in the order of the reports
         named: dict[str, list[Tensor]] = {}
-        for one in chain:
-            is_fixed, value = isinstance(one.count, int), one.value
-            is_known = one.count is None or isinstance(one.count, RealCount)
+        for report in chain:
+            is_fixed, value = isinstance(report.count, int), report.value
+            is_known = report.count is None or isinstance(report.count, RealCount)
             total = None if is_known else next(totals if is_fixed else counts)
-            if one.counts is not None:
-                all_counts = next(of_sequences if one.by_sequence else counts)
-                value = one.part.loss_of_batch(value, all_counts)
-            if one.kind == kind:
+            if report.counts is not None:
+                all_counts = next(of_sequences if report.by_sequence else counts)
+                value = report.part.loss_of_batch(value, all_counts)
+            if report.kind == kind:
                 if share is not None:
-                    value = scaled(value, _fraction(one.count, total, share))
-                named.setdefault(one.name, []).append(value)
+                    value = scaled(value, _fraction(report.count, total, share))
+                named.setdefault(report.name, []).append(value)
         return named
 
     def _chain(self) -> list["_Report"]:
         """Return all reports in order."""
-        found, one = [], self.last
-        while one.before is not None:
-            found.append(one)
-            one = one.before
+        found, report = [], self.last
+        while report.before is not None:
+            found.append(report)
+            report = report.before
         return found[::-1]
 
 

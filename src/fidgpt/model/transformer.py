@@ -179,7 +179,7 @@ class Transformer(LanguageModel):
             first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
         pattern = (blocks[i % len(blocks)] for i in range(len(first_blocks), num_layers))
         factories = [*first_blocks[:num_layers], *pattern]
-        self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
+        self._wrappers = [w for w in (float8, recompute, compile) if w is not None]
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
         for index, block in enumerate(self.blocks):
             for module in block.modules():

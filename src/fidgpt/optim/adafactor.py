@@ -87,11 +87,11 @@ def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
 
 
 def _step_together(updates: Sequence["_Update"], processes: Processes) -> None:
-    sums = iter(processes.all_reduce([one for update in updates for one in update.sums()]))
+    sums = iter(processes.all_reduce([tensor for update in updates for tensor in update.sums()]))
     for update in updates:
         update.remember(next(sums), {name: next(sums) for name in update.factors})
     found = [update.direction() for update in updates]
-    norms = [update.counted(one) for update, one in zip(updates, found, strict=True)]
+    norms = [update.counted(norm) for update, norm in zip(updates, found, strict=True)]
     for update, direction, norm in zip(updates, found, processes.all_reduce(norms), strict=True):
         update.apply(direction, norm)
 
@@ -124,7 +124,7 @@ def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, 
         if own is not None:
             place = tuple(slice(begin, begin + size) for begin, size in zip(*own, strict=True))
         counts = own is not None and held_by.index(own) == processes.rank
-        most = max(math.prod(one[1]) for one in held_by if one)
+        most = max(math.prod(entry[1]) for entry in held_by if entry)
         shares[parameter] = _Share(whole_shape(parameter), place, counts, most)
     return shares
 

@@ -98,7 +98,7 @@ class AllBut:
     def __init__(self, modules: Sequence[str], among: Predicate | None = None) -> None:
         self.modules = list(modules)
         self.among = among
-        self._patterns = {one: self._pattern(one) for one in self.modules}
+        self._patterns = {module: self._pattern(module) for module in self.modules}
 
     @staticmethod
     def _pattern(module: str) -> tuple[re.Pattern[str], list[range]]:
@@ -122,7 +122,7 @@ class AllBut:
         for module, (pattern, layers) in self._patterns.items():
             found = pattern.match(name)
             numbers = map(int, found.groups()) if found else ()
-            if found and all(n in one for n, one in zip(numbers, layers, strict=True)):
+            if found and all(n in layer for n, layer in zip(numbers, layers, strict=True)):
                 held.append(module)
         return held
 
@@ -153,7 +153,7 @@ def train_only(model: nn.Module, trainable: Predicate | None) -> None:
         for module in trainable.modules:
             if module not in frozen:
                 raise ValueError(f"modules: {module} has no parameters to freeze; leave it out.")
-    if not any(one.requires_grad for one in model.parameters()):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("trainable selects no parameter of the model: nothing would be trained.")
 
 
@@ -296,7 +296,7 @@ def split_hidden_matrices(
     named = model.named_parameters()
     chosen = {id(p) for name, p in named if (match(name, p) if match else name in names)}
     split = _split(groups(model), chosen, settings={"orthogonal": True})
-    for group in (one for one in split if one.get("orthogonal")):
+    for group in (group for group in split if group.get("orthogonal")):
         if lr_scale != 1:
             group["lr_scale"] = group.get("lr_scale", 1.0) * lr_scale
         if "width_scale" in group:
@@ -355,7 +355,7 @@ class LayerDecay:
         self.factor = factor
 
     def __call__(self, name: str, model: nn.Module) -> float:
-        found = [_LAYER.search(one) for one, _ in model.named_parameters()]
+        found = [_LAYER.search(name) for name, _ in model.named_parameters()]
         last = max((int(layer[1]) for layer in found if layer), default=-1)
         if layer := _LAYER.search(name):
             return self.factor ** (last - int(layer[1]))
@@ -422,7 +422,7 @@ class ParameterGroups:
         members: dict[tuple[bool, tuple[int, ...], float], dict[str, nn.Parameter]] = {}
         used: set[int] = set()
         for name, parameter in model.named_parameters():
-            matched = tuple(i for i, one in enumerate(self.rules) if one.match(name, parameter))
+            matched = tuple(i for i, rule in enumerate(self.rules) if rule.match(name, parameter))
             used.update(matched)
             if parameter.requires_grad:
                 scales = (self.rules[number].scale_of(name, model) for number in matched)

@@ -178,9 +178,9 @@ class MatrixScheduler:
         rank = self._processes.rank
         return [
             Round(
-                [one for one in now if rank in one.held or one.owner == rank],
-                any({*one.sources} != {one.owner} for one in now),
-                any({*one.held} != {one.owner} for one in now),
+                [matrix for matrix in now if rank in matrix.held or matrix.owner == rank],
+                any({*matrix.sources} != {matrix.owner} for matrix in now),
+                any({*matrix.held} != {matrix.owner} for matrix in now),
             )
             for now in _rounds(_with_owners(matrices, len(everyone)))
         ]
@@ -209,7 +209,7 @@ def _with_owners(matrices: Sequence[Matrix], size: int) -> list[Matrix]:
     work = [0] * size
     owned = []
     choices = {matrix: matrix.holders or range(size) for matrix in matrices}
-    for matrix in sorted(matrices, key=lambda one: (len(choices[one]), -one.work)):
+    for matrix in sorted(matrices, key=lambda matrix: (len(choices[matrix]), -matrix.work)):
         owner = min(choices[matrix], key=lambda rank: (work[rank], rank))
         work[owner] += matrix.work
         copies: dict[str, list[int]] = {}

@@ -159,7 +159,7 @@ class Muon(Optimizer):
                 "split_hidden_matrices."
             )
         for name, shape in (
-            (one.get("name"), list(p.shape)) for one in groups for p in one["params"]
+            (group.get("name"), list(p.shape)) for group in groups for p in group["params"]
         ):
             if len(shape) not in (2, 3):
                 raise ValueError(

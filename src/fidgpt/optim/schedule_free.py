@@ -54,7 +54,7 @@ class ScheduleFreeAdamW(Optimizer):
         require_settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         if not betas[0] > 0:
             raise ValueError(f"{betas=}: the first must be above 0, such as 0.9.")
-        groups: Any = [dict(one) if isinstance(one, Mapping) else one for one in params]
+        groups: Any = [dict(group) if isinstance(group, Mapping) else group for group in params]
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(groups, defaults | {"steps": 0, "sum_of_squared_rates": 0.0})
 

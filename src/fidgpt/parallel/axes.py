@@ -128,7 +128,7 @@ class MeshSizes:
     @cache
     def axes(cls) -> tuple[Axis, ...]:
         """Return the axes, outermost first."""
-        return tuple(one.metadata["axis"] for one in fields(cls))
+        return tuple(field.metadata["axis"] for field in fields(cls))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -170,7 +170,7 @@ class MeshSizes:
     def splits_tokens(self, axis: Axis) -> bool:
         """Return whether the processes of an axis, or of those that it borrows, do."""
         lenders = [other for other in self.axes() if other.name in axis.borrows]
-        return any(one.splits_tokens for one in (axis, *lenders))
+        return any(member.splits_tokens for member in (axis, *lenders))
 
     def _product(self, choose: Callable[[Axis], bool]) -> int:
         return math.prod(size for axis, size in self.grid().items() if choose(axis))

@@ -94,7 +94,7 @@ class ColumnMap:
 @functools.lru_cache(maxsize=256)
 def _columns(split: TokenSplit, index: int, device: torch.device) -> ColumnMap:
     each = [
-        torch.cat([torch.arange(0), *(torch.arange(*one) for one in ranges)])
+        torch.cat([torch.arange(0), *(torch.arange(*limits) for limits in ranges)])
         for ranges in split.ranges
     ]
     padded = [F.pad(part, (0, split.longest - len(part)), value=-1) for part in each]

@@ -59,7 +59,7 @@ def gather_input(x: Tensor, axis: Processes, dim: int | None, weights: Iterable[
         return copied(x, axis) if dim is None else gathered(x, axis, dim)
     whole, *receivers = _Entered.apply(x, axis, dim, *trained)
     # On the tensor itself: what is computed from it has none, and they are freed with it.
-    vars(whole)["receivers"] = {id(w): one for w, one in zip(trained, receivers, strict=True)}
+    vars(whole)["receivers"] = {id(w): r for w, r in zip(trained, receivers, strict=True)}
     return whole
 
 
@@ -82,7 +82,7 @@ class _Entered(torch.autograd.Function):
         if outer is not None and ctx.needs_input_grad[0]:
             pending = begin_sum(outer, ctx.axis, ctx.dim)
         rows = ctx.saved_tensors[0].flatten(0, -2)
-        weights = [None if one is None else one.flatten(0, -2).t() @ rows for one in received]
+        weights = [None if g is None else g.flatten(0, -2).t() @ rows for g in received]
         return None if pending is None else pending(), None, None, *weights
 
 

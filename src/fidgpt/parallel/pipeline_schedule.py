@@ -257,7 +257,7 @@ def timeline(actions: Actions, costs: Sequence[float]) -> Timeline:
         }
         if not starts:
             break
-        rank = min(starts, key=lambda one: (starts[one], one))
+        rank = min(starts, key=lambda candidate: (starts[candidate], candidate))
         action = actions[rank][nexts[rank]]
         stage, kind, number = action
         seconds = costs[stage] * (2 if kind == "B" else 1)

@@ -193,7 +193,7 @@ def _join(mesh: MeshSizes, parts: frozenset[str], device_type: str, timeout: tim
     copies, fsdp_apart = {}, {}
     for axis in filter(mesh.splits_tokens, mesh.dividing_axes):
         divided = mesh.grid(axis)
-        others = [one for one in divided if one.splits_tokens and one is not axis]
+        others = [other for other in divided if other.splits_tokens and other is not axis]
         copies[axis.name] = among(others, divided)
         if fsdp is not None:
             fsdp_apart[axis.name] = sharing(others, divided)

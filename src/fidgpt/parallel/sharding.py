@@ -126,7 +126,7 @@ def _sharded_dim(mesh: "DeviceMesh", parameter: nn.Parameter) -> Any:
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """Return the distinct modules in the model's module lists that share no parameters."""
     lists = [child for child in model.children() if isinstance(child, nn.ModuleList)]
-    blocks = list(dict.fromkeys(block for one in lists for block in one))
+    blocks = list(dict.fromkeys(block for blocks_of_list in lists for block in blocks_of_list))
     parts = [*blocks, *(child for child in model.children() if child not in lists)]
     holders = Counter(id(parameter) for part in parts for parameter in part.parameters())
     holders.update(id(parameter) for parameter in model.parameters(recurse=False))

@@ -120,10 +120,10 @@ class TensorParallel(AxisPart):
         components = _divided(model)
         on_parts = {child for block in blocks for child in block.children()}
         partial_sums = [*components.values(), *filter(is_elementwise, on_parts)]
-        inside = {id(p) for one in partial_sums for p in one.parameters()}
+        inside = {id(p) for component in partial_sums for p in component.parameters()}
         inside |= {id(p) for block in blocks for p in block.parameters(recurse=False)}
         cuts = {
-            place: cut for one in components.values() for place, cut in (_cuts(one) or {}).items()
+            place: cut for mod in components.values() for place, cut in (_cuts(mod) or {}).items()
         }
         shards: dict[int, nn.Parameter] = {}
         for module in model.modules():
@@ -281,9 +281,9 @@ def rank_local_rng(inside: nn.Module, axis: Processes) -> None:
         generators = [torch.default_generator]
         if args[0].is_cuda:
             generators.append(torch.cuda.default_generators[args[0].device.index])
-        states.append([(one, one.get_state()) for one in generators])
-        for one in generators:
-            one.manual_seed(seed + axis.rank)
+        states.append([(generator, generator.get_state()) for generator in generators])
+        for generator in generators:
+            generator.manual_seed(seed + axis.rank)
 
     def leave(module: nn.Module, args: object, out: object) -> None:
         for generator, state in states.pop():
@@ -317,7 +317,7 @@ def is_elementwise(module: nn.Module) -> bool:
 
 def drops(module: nn.Module) -> bool:
     """Return whether a module drops elements at random."""
-    return any(getattr(one, "dropout", 0.0) for one in module.modules())
+    return any(getattr(submodule, "dropout", 0.0) for submodule in module.modules())
 
 
 def _divided(model: nn.Module) -> dict[str, Any]:

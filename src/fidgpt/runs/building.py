@@ -79,7 +79,7 @@ def require_present(cfg: Resolved, trainer: Trainer) -> None:
     for node in parts(cfg.bound):
         function = fdl.get_callable(node.value)
         if inspect.isfunction(function) and "require_present" in vars(function):
-            arguments = {str(key): one for key, one in set_arguments(node.value).items()}
+            arguments = {str(key): argument for key, argument in set_arguments(node.value).items()}
             vars(function)["require_present"](**arguments)
         elif hasattr(function, "require_present"):
             part: NeedsPresent = fdl.build(node.value)
@@ -171,7 +171,7 @@ def groups_of(trainer: Trainer) -> list[dict[str, Any]] | None:
     """
     model = trainer.model
     if trainer.trainable is not None:
-        model = _result_of("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
+        model = _result_of("trainable", lambda m: trainable_copy(m, trainer.trainable), model)
     return _result_of("groups", trainer.groups, model)
 
 
@@ -185,7 +185,7 @@ def try_optimizer(trainer: Trainer, groups: list[dict[str, Any]] | None) -> None
     for group in optimizer.param_groups if optimizer is not None else ():
         for name, value in group.items():
             numbers = value if isinstance(value, list | tuple) else [value]
-            is_number = (isinstance(one, int | float) and math.isinf(one) for one in numbers)
+            is_number = (isinstance(n, int | float) and math.isinf(n) for n in numbers)
             if name != "params" and any(is_number):
                 raise ConfigError(
                     f"optimizer: {name}={value!r} must be finite.",

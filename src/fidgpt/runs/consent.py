@@ -40,9 +40,9 @@ def risks(root: fdl.Buildable | Resolved, *, sends: bool = True) -> Iterator[Ris
         for attribute, does in (("SENDS", "sends {} to"), ("RUNS", "runs {} in"))[not sends :]:
             for name, what in getattr(called, attribute, {}).items():
                 value = set_arguments(node.value).get(name)
-                for one in value if isinstance(value, list | tuple) else [value]:
-                    if one is not None and (attribute == "SENDS" or _is_path(one)):
-                        yield Risk(join(node.path, step_to(name)), does.format(what), str(one))
+                for item in value if isinstance(value, list | tuple) else [value]:
+                    if item is not None and (attribute == "SENDS" or _is_path(item)):
+                        yield Risk(join(node.path, step_to(name)), does.format(what), str(item))
 
 
 def _is_path(value: Any) -> bool:

@@ -92,8 +92,8 @@ def resumed_run(
     """
     resolved = Resolved.of(cfg)
     changes = [
-        {"path": one.change.path, "change": one.change.detail, "kind": one.permission.name.lower()}
-        for one in allowed_changes(old, resolved.root)
+        {"path": row.change.path, "change": row.change.detail, "kind": row.permission.name.lower()}
+        for row in allowed_changes(old, resolved.root)
     ]
     texts = _texts_of(resolved, allowed, flags) if changes else {}
     return RunDirectory(path, texts=texts, changes=changes, identity=_identity(resolved))

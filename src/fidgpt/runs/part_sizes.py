@@ -30,8 +30,8 @@ def part_sizes(part: Any, module: nn.Module, *, path: str) -> dict[str, Size]:
         made = [*dict.fromkeys(objects.get(id(node.value), ()))]
         held = {
             parameter
-            for one in made
-            for parameter in (one.parameters() if isinstance(one, nn.Module) else [one])
+            for part in made
+            for parameter in (part.parameters() if isinstance(part, nn.Module) else [part])
         }
         if held:
             count = sum(parameter.numel() for parameter in held)
@@ -39,9 +39,9 @@ def part_sizes(part: Any, module: nn.Module, *, path: str) -> dict[str, Size]:
             sizes[join(path, step)] = Size(len(made), count, bytes_of(held))
         arguments = raw_arguments(node.value)
         for name in arguments:
-            for one in made:
-                for item, found in _made_for(one, str(name), arguments):
-                    known = (one for one in found if isinstance(one, nn.Module | nn.Parameter))
+            for created in made:
+                for item, found in _made_for(created, str(name), arguments):
+                    known = (w for w in found if isinstance(w, nn.Module | nn.Parameter))
                     objects.setdefault(id(item), []).extend(known)
     return sizes
 
@@ -60,5 +60,5 @@ def _made_for(
             (item, layers[first + (i - first) % count :: count]) for i, item in enumerate(argument)
         )
     if isinstance(argument, list | tuple) and isinstance(found, nn.ModuleList):
-        return zip(argument, ([one] for one in found), strict=False)
+        return zip(argument, ([item] for item in found), strict=False)
     return [(argument, [found])]

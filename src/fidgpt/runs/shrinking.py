@@ -232,7 +232,7 @@ def _set_depth(cfg: Any, num_stages: int) -> None:
         held = set_arguments(node.value)
         if isinstance(held.get("num_layers"), int):
             listed = [value for value in held.values() if isinstance(value, list | tuple)]
-            blocks = [one for value in listed for one in value if isinstance(one, fdl.Partial)]
+            blocks = [b for value in listed for b in value if isinstance(b, fdl.Partial)]
             least = max(len(blocks) + 1, num_stages)
             assign(node.value, "num_layers", min(held["num_layers"], least))
 

@@ -38,7 +38,7 @@ def _may_compile(cfg: fdl.Config) -> bool:
 
 def _open_attentions(cfg: fdl.Config) -> list[Any]:
     """Return the parts of a config that leave their kernel open."""
-    return [one for one in _attentions(cfg) if one.kernel is fastest]
+    return [attention for attention in _attentions(cfg) if attention.kernel is fastest]
 
 
 def _attentions(cfg: fdl.Config) -> list[Any]:
@@ -57,12 +57,12 @@ def choose(composition: Composition, trainer: Trainer, *, renew: bool = False) -
     if not is_open(composition.config):
         return None
     kernels = {
-        name: fdl.build(one) if isinstance(one, fdl.Buildable) else one
-        for name, one in KERNELS.items()
+        name: fdl.build(kernel) if isinstance(kernel, fdl.Buildable) else kernel
+        for name, kernel in KERNELS.items()
     }
     return tuning.choose(
         trainer,
-        [fdl.build(one) for one in FORMATS],
+        [fdl.build(format) for format in FORMATS],
         kernels=kernels if _open_attentions(composition.config) else {},
         may_compile=_may_compile(composition.config),
         renew=renew,
@@ -73,7 +73,7 @@ def tuned(composition: Composition, choice: Choice) -> Composition:
     """Return a composition in which the choice is set, so that a run of it repeats exactly."""
     cfg, names = (
         graph.clone(composition.config),
-        [tuning.name_of(fdl.build(one)) for one in FORMATS],
+        [tuning.name_of(fdl.build(format)) for format in FORMATS],
     )
     with graph.attributed_to(f"measured on this machine: {choice.reason}"):
         cfg.precision = graph.clone(FORMATS[names.index(tuning.name_of(choice.precision))])

@@ -95,7 +95,7 @@ def expanded(text: str) -> list[str]:
         return [text.strip()]
     text, kind = text.strip(), match[1]
     with at(text):
-        numbers = [compute(one, {}) for one in match[2].split(",")]
+        numbers = [compute(number, {}) for number in match[2].split(",")]
     if kind == "range" and len(numbers) == 2:
         numbers.append(1)
     first, last, third = numbers if len(numbers) == 3 else (0, 0, 0)
@@ -185,7 +185,7 @@ def axis(text: str, values: Iterable[object] | None = None) -> Axis:
     if values is not None:
         separator = "=" if assigns(split_directive(text)[0]) else ":"
         text += ("" if text.endswith((":", "=")) else separator) + ",".join(map(str, values))
-    return Axis(f"--sweep={text}", tuple(Choice((one,)) for one in axis_values(text)))
+    return Axis(f"--sweep={text}", tuple(Choice((value,)) for value in axis_values(text)))
 
 
 def pairs(text: str) -> Axis:
@@ -194,11 +194,11 @@ def pairs(text: str) -> Axis:
     Raises:
       ConfigError: one of them has no values, or not as many as the others.
     """
-    columns = {one: axis_values(one, flag="--zip") for one in _pieces(text)}
+    columns = {piece: axis_values(piece, flag="--zip") for piece in _pieces(text)}
     if len(columns) < 2:
         raise ConfigError(f"--zip={text} pairs nothing: put a ; between two axes, and quote them.")
     if len({len(column) for column in columns.values()}) > 1:
-        counts = "\n".join(f"  {len(values)} values: {one}" for one, values in columns.items())
+        counts = "\n".join(f"  {len(values)} values: {piece}" for piece, values in columns.items())
         raise ConfigError(f"--zip pairs axes of one length, and these differ:\n{counts}")
     rows = zip(*columns.values(), strict=True)
     return Axis(f"--zip={text}", tuple(Choice(row) for row in rows))
@@ -227,12 +227,12 @@ def ablation(text: str) -> Axis:
     Raises:
       ConfigError: there is nothing to leave out.
     """
-    every = tuple(one for piece in _pieces(text) for one in axis_values(piece, flag="--ablate"))
+    every = tuple(value for piece in _pieces(text) for value in axis_values(piece, flag="--ablate"))
     if not every:
         raise ConfigError(f"--ablate={text} leaves nothing out: write --ablate=fiddler:A,B.")
     without = [
-        Choice(every[:i] + every[i + 1 :], f"without {split_directive(one)[1].strip()}")
-        for i, one in enumerate(every)
+        Choice(every[:i] + every[i + 1 :], f"without {split_directive(value)[1].strip()}")
+        for i, value in enumerate(every)
     ]
     return Axis(f"--ablate={text}", (Choice(every, "all"), *without))
 
@@ -279,7 +279,7 @@ def _fixed(item: Any, line: Written | None = None) -> Any:
         return item
     line, choices = line or Written.in_flag(item.text), []
     for choice in item.choices:
-        meant = (line.alike(one) for one in choice.directives)
+        meant = (line.alike(directive) for directive in choice.directives)
         choices.append(replace(choice, directives=tuple(map(_fixed, meant))))
     return replace(item, choices=tuple(choices))
 
@@ -301,7 +301,7 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     except ConfigError:
         right = prefix = ""
     values = [value.strip() for value in split_at_commas(right)]
-    if other := next((one for one in values if split_directive(one)[0] in DIRECTIVES), None):
+    if other := next((value for value in values if split_directive(value)[0] in DIRECTIVES), None):
         raise ConfigError(
             f"{flag}={text}: {other} is no value, but a directive: give it a flag of its own, or "
             "in --zip and --ablate put a ; before it."
@@ -310,7 +310,7 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
     if takes_numbers(kind):
         with at(f"{flag}={text}"):
-            values = [one for value in values for one in expanded(value)]
+            values = [item for value in values for item in expanded(value)]
     return [prefix.lstrip() + value for value in values]
 
 
@@ -354,9 +354,7 @@ class Names:
         found: dict[str, str] = {}
         for labels, choice in zip(self.labels, choices, strict=True):
             label = choice.label
-            texts = (
-                [_value(one, value_of) for one in choice.directives] if label is None else [label]
-            )
+            texts = [_value(d, value_of) for d in choice.directives] if label is None else [label]
             found |= dict(zip(labels, texts, strict=True))
         return found
 
@@ -366,7 +364,7 @@ class Names:
         for labels, choice, varies in zip(self.labels, choices, self._varies, strict=True):
             is_plain = choice.label is not None or not parsed(choice.directives[0]).name
             if varies:
-                words += [values[one] if is_plain else f"{one}={values[one]}" for one in labels]
+                words += [values[name] if is_plain else f"{name}={values[name]}" for name in labels]
         return " ".join(words) or "base"
 
 

@@ -42,7 +42,7 @@ class Stopped(Exception):
 
 
 def _without(pieces: Sequence[T], others: Sequence[T]) -> tuple[T, ...]:
-    return tuple(one for one in pieces if one not in others)
+    return tuple(piece for piece in pieces if piece not in others)
 
 
 def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
@@ -268,8 +268,8 @@ class Bisection:
         def first_bad(sets: list[Pieces]) -> Pieces | None:
             for begin in range(0, len(sets), jobs):
                 batch = sets[begin : begin + jobs]
-                self._try([one for one in batch if one not in self._verdicts])
-                if bad := [one for one in batch if self._verdicts[one] == "bad"]:
+                self._try([point for point in batch if point not in self._verdicts])
+                if bad := [point for point in batch if self._verdicts[point] == "bad"]:
                     return bad[0]
             return None
 
@@ -329,8 +329,8 @@ class Bisection:
     ) -> str:
         bounds, (value,) = self._bounds, self._measured([found])
         numbers = [
-            "diverged" if one is None or math.isnan(one) else f"{one:.4f}"
-            for one in (bounds.good, value, bounds.bad, bounds.threshold)
+            "diverged" if number is None or math.isnan(number) else f"{number:.4f}"
+            for number in (bounds.good, value, bounds.bad, bounds.threshold)
         ]
         verb = "differences makes" if len(found) == 1 else "differences, only together, make"
         limit = "" if bounds.threshold is None else f", the threshold {numbers[3]}"
@@ -358,12 +358,12 @@ class Bisection:
 
     def _measured(self, sets: Sequence[Pieces]) -> list[float | None]:
         """Return the value of each set of differences, training those not known yet."""
-        points = [self._point(one) for one in sets]
-        valid = {one.fingerprint: one for one in points if isinstance(one, Point)}
-        if todo := [one for key, one in valid.items() if key not in self._values]:
+        points = [self._point(directives) for directives in sets]
+        valid = {point.fingerprint: point for point in points if isinstance(point, Point)}
+        if todo := [point for key, point in valid.items() if key not in self._values]:
             values = zip(todo, self._measure(todo), strict=True)
             self._values |= {point.fingerprint: value for point, value in values}
-        return [None if isinstance(one, str) else self._values[one.fingerprint] for one in points]
+        return [None if isinstance(p, str) else self._values[p.fingerprint] for p in points]
 
     def _try(self, sets: list[Pieces]) -> None:
         """Judge sets of differences, each logged as a line."""

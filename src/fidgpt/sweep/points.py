@@ -205,15 +205,15 @@ class Maker:
         first, like = self._known.get(self._kind(chosen), (chosen, None))
         found = self._dry_runs.of(graph, like)
         if like is None or found[0].hashed.root is not like.hashed.root:
-            for i, (one, other) in enumerate(zip(first, chosen, strict=True)):
-                self._is_plain[i] &= one == other
+            for i, (choice, other) in enumerate(zip(first, chosen, strict=True)):
+                self._is_plain[i] &= choice == other
             recent = [*self._known.values()][-_MOST_KNOWN:]
-            self._known = {self._kind(one[0]): one for one in [*recent, (chosen, found[0])]}
+            self._known = {self._kind(pair[0]): pair for pair in [*recent, (chosen, found[0])]}
         return found
 
     def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice, ...]:
         pairs = zip(chosen, self._is_plain, strict=True)
-        return tuple(one for one, is_plain in pairs if not is_plain)
+        return tuple(choice for choice, is_plain in pairs if not is_plain)
 
     def _directives(self, chosen: Sequence[Choice]) -> tuple[str, ...]:
         choices = iter(chosen)
@@ -230,18 +230,16 @@ class Maker:
         Two lists of lines: each directive that undoes what an axis chose; and for each thing that
         varies, how many parameters it changes at most.
         """
-        axes = [one if isinstance(one, Axis) else Axis("", (Choice((one,)),)) for one in self.items]
-        counts = {
-            _subject(one): 0 for one in _varied(itertools.chain(*(a.choices for a in self.axes)))
-        }
+        axes = [a if isinstance(a, Axis) else Axis("", (Choice((a,)),)) for a in self.items]
+        counts = {_subject(d): 0 for d in _varied(itertools.chain(*(a.choices for a in self.axes)))}
         mistakes: dict[tuple[str, str], str] = {}
         outside: dict[str, None] = {}
         for at in range(max((_num_effects(axis) for axis in axes), default=0)):
             chosen = [(axis, axis.choices[min(at, len(axis.choices) - 1)]) for axis in axes]
-            sample = [(one, axis.text) for axis, choice in chosen for one in choice.directives]
+            sample = [(d, axis.text) for axis, choice in chosen for d in choice.directives]
             made = compose([directive for directive, _ in sample], self._catalogue)
-            inherited = Counter(one.binding.path for one in resolve(made.config))
-            edits = {one.number: _edits(one) for one in made.effects}
+            inherited = Counter(inherited.binding.path for inherited in resolve(made.config))
+            edits = {effect.number: _edits(effect) for effect in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
             outside |= dict.fromkeys(report.reaching_out(made))
@@ -250,7 +248,7 @@ class Maker:
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
                 later = text or f"{directive} (directive {number})"
                 for first, theirs in before:
-                    lost = [one.path for one in theirs if _is_undone(one, mine, made.config)]
+                    lost = [e.path for e in theirs if _is_undone(e, mine, made.config)]
                     if lost and (not text or (name and not sign and len(lost) == len(theirs))):
                         mistakes[later, first] = (
                             f"{later} overwrites what {first} chose of {lost[0]}.\n"
@@ -262,11 +260,11 @@ class Maker:
                     moved += sum(inherited[edit.path] for edit in mine)
                     counts[_subject(directive)] = max(counts[_subject(directive)], moved)
         lines = [
-            f"{one} changes {counted(count, 'parameter')}"
+            f"{directive} changes {counted(count, 'parameter')}"
             if count
-            else f"{one} changes nothing: the config already has it"
-            for one, count in counts.items()
-            if not is_base(one)
+            else f"{directive} changes nothing: the config already has it"
+            for directive, count in counts.items()
+            if not is_base(directive)
         ]
         return list(mistakes.values()), [*lines, *outside]
 
@@ -346,7 +344,7 @@ def _message(text: str, points: Sequence[tuple[str, ...]]) -> str:
     if not points:
         return text
     indented = text.replace("\n", "\n  ")
-    names = [" ".join(map(_typed, one)) for one in points[:2]]
+    names = [" ".join(map(_typed, point)) for point in points[:2]]
     names += [f"and {len(points) - 2} more points"] * (len(points) > 2)
     return "".join(f"{name}:\n" for name in names) + f"  {indented}"
 
@@ -366,7 +364,7 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
     """
     mistakes: list[str] = []
     for i, axis in enumerate(axes):
-        runs = {(*one[:i], *one[i + 1 :], identity) for one, identity in identities.items()}
+        runs = {(*key[:i], *key[i + 1 :], identity) for key, identity in identities.items()}
         if len(axis.choices) > 1 and len(runs) * len(axis.choices) == len(identities):
             mistakes.append(
                 f"{axis.text} changes nothing: all its values make the same run, because the "
@@ -378,7 +376,7 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
 def _num_effects(axis: Axis) -> int:
     """Return how many choices may change different parameters."""
     # Values that differ in a number change the same ones; but one may be the old value.
-    is_number = all(takes_numbers(parsed(one).kind) for one in _varied(axis.choices))
+    is_number = all(takes_numbers(parsed(directive).kind) for directive in _varied(axis.choices))
     return min(len(axis.choices), 2) if is_number else len(axis.choices)
 
 
@@ -391,7 +389,7 @@ def _edits(effect: Effect) -> list[Edit]:
 
 def _is_undone(edit: Edit, later: Sequence[Edit], root: Any) -> bool:
     """Return whether later edits changed what an edit had set."""
-    paths = [one.path for one in later]
+    paths = [change.path for change in later]
     if edit.path in paths:
         return True
     if not any(edit.path.startswith((f"{path}.", f"{path}[")) for path in paths):

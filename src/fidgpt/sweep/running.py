@@ -219,6 +219,6 @@ def default_name(items: Sequence[Item]) -> str:
     items = [item for item in items if isinstance(item, str) or not item.is_repeat]
     fixed = [item for item in items if isinstance(item, str)]
     names = [item.identity if isinstance(item, Axis) else [item] for item in items]
-    digest = hashlib.sha256(repr([one for name in names for one in name]).encode()).hexdigest()
+    digest = hashlib.sha256(repr([piece for name in names for piece in name]).encode()).hexdigest()
     base = name_of_base(fixed[:1])
     return f"sweep-{base}-{digest[:8]}"

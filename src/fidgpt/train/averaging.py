@@ -112,12 +112,10 @@ def _learned(model: nn.Module) -> dict[str, Tensor]:
     Of a constant such as a mask of -inf, a mean would be NaN.
     """
     saved = model.state_dict(keep_vars=True).keys()
-    buffers = {name: one for name, one in model.named_buffers() if name in saved}
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
     return {
-        **{name: one for name, one in model.named_parameters() if one.requires_grad},
-        **{
-            k: one for k, one in buffers.items() if one.is_floating_point() and one.isfinite().all()
-        },
+        **{name: p for name, p in model.named_parameters() if p.requires_grad},
+        **{k: b for k, b in buffers.items() if b.is_floating_point() and b.isfinite().all()},
     }
 
 

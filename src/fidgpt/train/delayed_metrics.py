@@ -27,7 +27,7 @@ class AsyncMetrics:
         self._values = dict(values)
         flat = [tensor.detach().flatten() for tensor in self._tensors()]
         dtype = widest_dtype(device)
-        joined = torch.cat([one.to(device, dtype) for one in flat]) if flat else torch.zeros(0)
+        joined = torch.cat([x.to(device, dtype) for x in flat]) if flat else torch.zeros(0)
         self._event = None
         if joined.device.type != "cpu":
             joined = joined.to("cpu", non_blocking=True)  # into pinned memory

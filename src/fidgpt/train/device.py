@@ -266,7 +266,7 @@ def _reserve_large_pages(libc: Any) -> bool:
     import resource  # late: not on every system
 
     limits = (resource.RLIMIT_AS, resource.RLIMIT_DATA)
-    is_limited = any(resource.getrlimit(one)[0] != resource.RLIM_INFINITY for one in limits)
+    is_limited = any(resource.getrlimit(limit)[0] != resource.RLIM_INFINITY for limit in limits)
     strict = Path("/proc/sys/vm/overcommit_memory")  # 2: address space counts as memory
     if is_limited or not strict.exists() or strict.read_text().strip() == "2":
         return False

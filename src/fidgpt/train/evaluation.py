@@ -97,8 +97,8 @@ def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterato
     if custom_class(type(evaluator)) is None:
         yield
         return
-    parameters, modes = [*model.parameters()], [(one, one.training) for one in model.modules()]
-    trained, norms = [one.requires_grad for one in parameters], norms_of(parameters)
+    parameters, modes = [*model.parameters()], [(m, m.training) for m in model.modules()]
+    trained, norms = [parameter.requires_grad for parameter in parameters], norms_of(parameters)
     yield
     for module, mode in modes:
         module.training = mode
@@ -303,7 +303,7 @@ class Samples:
         """Return the prompts; if there are none, words of held-out text of prepared evaluators."""
         if self.prompts is not None:
             return self.prompts
-        streams = (one.data for one in evaluators.values() if isinstance(one, Validation))
+        streams = (e.data for e in evaluators.values() if isinstance(e, Validation))
         if (stream := next(streams, None)) is None:
             return [""]
         rows = stream.batch(0).tokens

@@ -47,7 +47,7 @@ def has_adapters(model: nn.Module) -> bool:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """Let a model compute without its low-rank adapters inside the block."""
-    adapted = [one for one in model.modules() if isinstance(one, LoRALinear | StackedLoRA)]
+    adapted = [module for module in model.modules() if isinstance(module, LoRALinear | StackedLoRA)]
     scales = [module.scale for module in adapted]
     try:
         for module in adapted:

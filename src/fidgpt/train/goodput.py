@@ -84,11 +84,11 @@ class Goodput:
         """
         if len(seconds) == 1:
             return {}
-        own = [one[0] + one[1] for one in seconds]
+        own = [row[0] + row[1] for row in seconds]
         rank = own.index(max(own))
         self._processes[rank] += 1
         self._phases = [a + b for a, b in zip(self._phases, seconds[rank], strict=True)]
-        phases = {f"seconds/{name}": one for name, one in zip(PHASES, seconds[rank], strict=True)}
+        phases = {f"seconds/{name}": s for name, s in zip(PHASES, seconds[rank], strict=True)}
         behind = own[rank] - statistics.median(own)
         named: dict[str, int | float] = {"process": rank, "behind": behind, **phases}
         return {f"{SLOWEST}{name}": value for name, value in named.items()}

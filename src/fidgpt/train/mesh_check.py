@@ -148,7 +148,7 @@ class Comparison:
     @property
     def bad(self) -> list[Difference]:
         """What differs by more than rounding."""
-        return [one for one in self.differences if one.is_bad]
+        return [difference for difference in self.differences if difference.is_bad]
 
 
 def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Comparison:
@@ -168,13 +168,13 @@ def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Co
 
     def compared() -> Comparison | None:
         try:
-            one = take_step(alone, joins=False) if dist.get_rank() == 0 else None
+            expected = take_step(alone, joins=False) if dist.get_rank() == 0 else None
         except Exception as error:
             error.add_note(ALONE)
             raise
         other = take_step(shared, joins=True)
         mesh = shared.parallel.layout(num_processes)
-        return None if one is None else Comparison.of(mesh, one, other)
+        return None if expected is None else Comparison.of(mesh, expected, other)
 
     comparison = run_ranks(num_processes, compared)[0]
     assert comparison is not None
@@ -193,9 +193,9 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:
         counter.is_paused = True
-        for name, one in state.model.named_parameters():
-            if one.grad is not None:
-                gradients[name] = whole_of(one.grad, one).clone()
+        for name, parameter in state.model.named_parameters():
+            if parameter.grad is not None:
+                gradients[name] = whole_of(parameter.grad, parameter).clone()
         counter.is_paused = False
         if transform is not None:
             transform(parameters)
@@ -244,10 +244,10 @@ def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         handle.remove()
 
 
-def _first_difference(one: Step, other: Step, mesh: MeshSizes) -> str | None:
+def _first_difference(expected: Step, other: Step, mesh: MeshSizes) -> str | None:
     """Return the path of the first output that differs, which processes may hold whole or split."""
     numbers = 1, mesh.token_copies, mesh.layer_copies
-    for name, squares in one.outputs.items():
+    for name, squares in expected.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
         if all(abs(ratio / copies - 1) > 10 * BOUND for copies in numbers):
             return name
@@ -294,18 +294,18 @@ def compare(one: Step, other: Step) -> tuple[Difference, ...]:
             found.append(Difference(name, 1.0, 0.0, 0.0))
         else:
             found.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
-    return tuple(sorted(found, key=lambda one: -math.inf if one.error != one.error else -one.error))
+    return tuple(sorted(found, key=lambda d: -math.inf if d.error != d.error else -d.error))
 
 
-def _difference(path: str, one: Tensor, other: Tensor, tiny: float) -> Difference:
-    one, other = one.double(), other.double()
-    here, there = one.norm().item(), other.norm().item()
+def _difference(path: str, expected: Tensor, other: Tensor, tiny: float) -> Difference:
+    expected, other = expected.double(), other.double()
+    here, there = expected.norm().item(), other.norm().item()
     both = here * there
     return Difference(
         path,
-        error=(other - one).norm().item() / (here + tiny),
+        error=(other - expected).norm().item() / (here + tiny),
         ratio=there / here if here else (1.0 if not there else math.inf),
-        cosine=(one * other).sum().item() / both if both else 1.0,
+        cosine=(expected * other).sum().item() / both if both else 1.0,
     )
 
 
@@ -318,12 +318,12 @@ def comparison_text(comparison: Comparison) -> str:
     bad, gradients = comparison.bad, len(comparison.differences) - 2
     rows = [
         (
-            one.path,
-            f"{one.error:.1e}",
-            f"{one.ratio:.4g}",
-            one.meaning(comparison.mesh.sizes) or "rounding",
+            difference.path,
+            f"{difference.error:.1e}",
+            f"{difference.ratio:.4g}",
+            difference.meaning(comparison.mesh.sizes) or "rounding",
         )
-        for one in comparison.differences[: max(_WORST, min(len(bad), _MOST))]
+        for difference in comparison.differences[: max(_WORST, min(len(bad), _MOST))]
     ]
     header = ("worst first", "relative error", "ratio of norms", "")
     verdict = (
@@ -345,12 +345,12 @@ def comparison_text(comparison: Comparison) -> str:
 
 def counts_lines(counts: CollectiveCounts) -> list[str]:
     """Format collectives in lines: those of each block, blocks that are alike together."""
-    kinds = [kind for kind in KINDS if any(one[kind] for one in counts.values())]
+    kinds = [kind for kind in KINDS if any(row[kind] for row in counts.values())]
     alike: dict[tuple[int, ...], list[str]] = {}
-    for name, one in sorted(counts.items(), key=lambda item: _order(item[0])):
-        alike.setdefault(tuple(one[kind] for kind in kinds), []).append(name)
+    for name, row in sorted(counts.items(), key=lambda item: _order(item[0])):
+        alike.setdefault(tuple(row[kind] for kind in kinds), []).append(name)
     rows = [(_listed(names), *map(str, own)) for own, names in alike.items()]
-    totals = [sum(one[kind] for one in counts.values()) for kind in kinds]
+    totals = [sum(row[kind] for row in counts.values()) for kind in kinds]
     header = ("collectives of a process", *kinds)
     return _table(header, [*rows, ("a step", *map(str, totals))], "<" + ">" * len(kinds))
 

@@ -175,7 +175,7 @@ class BatchShares:
         If that is of what the model computes, this is a pass without gradients, which draws the
         same random numbers as the passes that follow.
         """
-        self._counted = [fused.sum(one) for one in self._counts_of(objective)]
+        self._counted = [fused.sum(count) for count in self._counts_of(objective)]
 
     def count_within(self, objective: NextToken, processes: Processes) -> None:
         """Count it over some processes, while others count something else."""
@@ -203,7 +203,7 @@ class BatchShares:
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
         """What was counted, over all processes; empty if nothing was."""
-        return [one.value for one in self._counted]
+        return [total.value for total in self._counted]
 
     def totals(
         self, fixed: Sequence[int], counted: Counts, *, num_rows: int

@@ -184,7 +184,7 @@ def _some(
 def _each(operation: Callable[..., Any], pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Change the first tensor of each pair by the second, in place."""
     if pairs:
-        operation([one for one, _ in pairs], [other for _, other in pairs])
+        operation([first for first, _ in pairs], [other for _, other in pairs])
 
 
 class Float32(_Format):

@@ -95,8 +95,8 @@ class StepReplay:
                 if any(found):
                     before.restore(state)
                     second, last = last, _computed(update, state)
-                    known = [_different(one, last) for one in (first, second)]
-                    repeats = [not any(parallel.world.gather(bool(one))) for one in known]
+                    known = [_different(result, last) for result in (first, second)]
+                    repeats = [not any(parallel.world.gather(bool(d))) for d in known]
                     self._report(_text(found, step, repeats), parallel)
             finally:
                 state.clock = clock
@@ -133,8 +133,8 @@ class _Saved:
             for section, named in {**sections, "buffers": _buffers(state)}.items()
             for name, tensor in named.items()
         }
-        self.checks = _read({key: checksum(one) for key, one in self._live.items()})
-        self._copies = {key: _kept(one) for key, one in self._live.items()}
+        self.checks = _read({key: checksum(tensor) for key, tensor in self._live.items()})
+        self._copies = {key: _kept(tensor) for key, tensor in self._live.items()}
 
     @torch.no_grad()
     def restore(self, state: TrainState) -> None:
@@ -160,8 +160,8 @@ def _buffers(state: TrainState) -> dict[str, Tensor]:
         for which, module in modules.items()
         for name, buffer in module.named_buffers()
     }
-    saved = {id(one) for one in tensors.model_tensors(state.model).values()}
-    return {name: one for name, one in named.items() if id(one) not in saved}
+    saved = {id(tensor) for tensor in tensors.model_tensors(state.model).values()}
+    return {name: tensor for name, tensor in named.items() if id(tensor) not in saved}
 
 
 def _kept(tensor: Tensor) -> Tensor:
@@ -275,9 +275,9 @@ class _Difference(NamedTuple):
     host: str
 
 
-def _different(one: _Result, other: _Result) -> _Difference | None:
-    keys = [*one.checks, *(other.checks.keys() - one.checks.keys())]
-    bad = [key for key in keys if one.checks.get(key) != other.checks.get(key)]
+def _different(first: _Result, other: _Result) -> _Difference | None:
+    keys = [*first.checks, *(other.checks.keys() - first.checks.keys())]
+    bad = [key for key in keys if first.checks.get(key) != other.checks.get(key)]
     for stage in _STAGES:
         if names := [name for kind, name in bad if kind == stage]:
             return _Difference(stage, names, socket.gethostname())
@@ -305,12 +305,12 @@ def _text(found: Sequence[_Difference | None], step: int, repeats: Sequence[bool
       step: that was computed three times.
       repeats: whether the first, and the second result are the third.
     """
-    stages = [one.stage for one in found if one is not None]
+    stages = [difference.stage for difference in found if difference is not None]
     stage = min(stages, key=_STAGES.index)
     places = "; ".join(
-        f"on process {rank} ({one.host}): {_listed(one.names)}"
-        for rank, one in enumerate(found)
-        if one is not None and one.stage == stage
+        f"on process {rank} ({difference.host}): {_listed(difference.names)}"
+        for rank, difference in enumerate(found)
+        if difference is not None and difference.stage == stage
     )
     if any(repeats):
         which = "second" if repeats[1] else "first"

@@ -64,7 +64,7 @@ def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> s
     reason = str(error) if number is None else os.strerror(number)
     remedy = "give the run a directory that can be written"
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        free = shutil.disk_usage(next(one for one in path.parents if one.exists())).free
+        free = shutil.disk_usage(next(parent for parent in path.parents if parent.exists())).free
         room = f"it takes {size / 1e6:,.1f} MB and " if size else ""
         remedy = f"{room}{free / 1e6:,.1f} MB are free: make room or raise the quota"
     return f"{path} cannot be written ({reason}); {remedy}, then resume with {resume_flag(run)}"
@@ -114,7 +114,7 @@ class RunDirectory:
         """Raise RunError early if the folder could not be created."""
         if os.path.lexists(self.path) and not self.may_move:
             raise self._exists()
-        parent = next(one for one in self.path.absolute().parents if os.path.exists(one))
+        parent = next(folder for folder in self.path.absolute().parents if os.path.exists(folder))
         if not os.access(parent, os.W_OK | os.X_OK):
             raise self._not_created(os.strerror(errno.EACCES))
 

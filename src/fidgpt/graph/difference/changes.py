@@ -130,9 +130,9 @@ class PartReplaced(Change):
     @property
     def detail(self) -> str:
         old, new = walk.title(self.old.value), walk.title(self.new.value)
-        both_parts = all(isinstance(one.value, fdl.Buildable) for one in (self.old, self.new))
+        both_parts = all(isinstance(arg.value, fdl.Buildable) for arg in (self.old, self.new))
         if old == new and both_parts:  # of one name, or of another kind of part
-            paths = [path_of(fdl.get_callable(one.value)) for one in (self.old, self.new)]
+            paths = [path_of(fdl.get_callable(argument.value)) for argument in (self.old, self.new)]
             old, new = paths if paths[0] != paths[1] else (old, new)
         if fiddle.kind_of(self.old.value) is fiddle.kind_of(self.new.value) or not both_parts:
             return f"{old} -> {new}"

@@ -186,7 +186,7 @@ class Comparison:
                 case "call":
                     yield changes.PartReplaced(old, new)
                 case "value":
-                    sources = [one.binding for one in (edge.old, edge.new) if one.binding]
+                    sources = [arg.binding for arg in (edge.old, edge.new) if arg.binding]
                     follows = edge.is_only_inherited and any(
                         (id(one.node.value), step_to(one.key)) in changed for one in sources
                     )
@@ -201,8 +201,8 @@ class Comparison:
             edge = stack.pop()
             inside = list(self._visit(edge))
             if edge.is_in_formula or formulas.is_formula(edge.new.value):
-                for one in inside:
-                    one.is_in_formula = True
+                for change in inside:
+                    change.is_in_formula = True
             stack += inside[::-1]
 
     def _visit(self, edge: Edge) -> Iterator[Edge]:
@@ -260,7 +260,7 @@ class Comparison:
             if is_same_call or not _comes_with_the_call(one, other):
                 edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
                 if is_same_call or (key in olds and key in news):
-                    had, has = (one.get(key, frozenset()) for one in tags)
+                    had, has = (side.get(key, frozenset()) for side in tags)
                     edge.lost = changes.names_of(had - has, has)
                     edge.added = changes.names_of(has - had, had)
                 yield edge
@@ -279,8 +279,8 @@ class Comparison:
                 yield Edge((old, new), (step, step), one, other, edge.at)
             return
         keys = (
-            [self._keys(self.old, one) for one in old],
-            [self._keys(self.new, one) for one in new],
+            [self._keys(self.old, item) for item in old],
+            [self._keys(self.new, item) for item in new],
         )
         likes: dict[Hashable, Any] = {}
         for item, own in zip(old, keys[0], strict=True):
@@ -333,7 +333,7 @@ class Comparison:
             gone, found = (
                 heirs.get(place, ()) for heirs, place in zip(self._heirs, edge.places, strict=True)
             )
-            heirs = tuple(one.path for one in found or gone)
+            heirs = tuple(edge.path for edge in found or gone)
             return changes.ValueChanged(old, new, heirs, self._num_places(edge))
         if had and has and IS_PART[type(was)] and IS_PART[type(now)]:
             self._report(self.old, was)
@@ -365,9 +365,9 @@ class Comparison:
         """In each graph the parameters that inherit a value, by the place that sets it."""
         found: list[dict[PlaceKey | None, list[Any]]] = [{}, {}]
         for heirs, graph in zip(found, (self.old, self.new), strict=True):
-            for one in graph.inherited:
-                place = id(one.binding.node.value), step_to(one.binding.key)
-                heirs.setdefault(place, []).append(one)
+            for inherited in graph.inherited:
+                place = id(inherited.binding.node.value), step_to(inherited.binding.key)
+                heirs.setdefault(place, []).append(inherited)
         return found
 
     def _is_known(self, part: Any) -> bool:
@@ -393,8 +393,8 @@ class Comparison:
                 continue
             inherited, own = graph.inherited_by(value), graph.path(value)
             stack += [
-                (join(own, step_from(value, key)), one)
-                for key, one in reversed(graph.held(value))
+                (join(own, step_from(value, key)), child)
+                for key, child in reversed(graph.held(value))
                 if key not in inherited
             ]
 
@@ -440,7 +440,7 @@ def diff(old: Any, new: Any) -> changes.Changes:
       ConfigErrors: one of the graphs cannot be bound.
     """
     found = Comparison(old, new).differences()
-    roots = [one.root if isinstance(one, BoundGraph | Resolved) else one for one in (old, new)]
+    roots = [side.root if isinstance(side, BoundGraph | Resolved) else side for side in (old, new)]
     return changes.Changes(found, *roots)
 
 
@@ -456,7 +456,7 @@ def since(base: Any, root: Any, *, name: str) -> str:
 
 def _differ_by_formula(old: Any, new: Any) -> bool:
     """Return whether one of two values is a formula, and the other not the same one."""
-    are_formulas = [formulas.is_formula(one) for one in (old, new)]
+    are_formulas = [formulas.is_formula(side) for side in (old, new)]
     is_same = all(are_formulas) and formulas.as_written(old) == formulas.as_written(new)
     return any(are_formulas) and not is_same
 

@@ -48,7 +48,7 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
       changed: the places that the difference changes, by path.
     """
     old, new = comparison.old, comparison.new
-    kept = {id(one) for one, _ in comparison.pairs()}
+    kept = {id(node) for node, _ in comparison.pairs()}
     there = parts(old.root)
     values = [parts(node.value) for node in there if formulas.is_formula(node.value)]
     kept |= {id(node.value) for inside in values for node in inside}  # values are not removed

@@ -87,8 +87,8 @@ class _Maker:
 
     def patch(self) -> Patch:
         self._place("", self.comparison.old.root, self.comparison.new.root)
-        for one, other in self.comparison.pairs():
-            self._compare(one, other)
+        for node, other in self.comparison.pairs():
+            self._compare(node, other)
         while self._new:
             part = self._new.pop()
             path = self.comparison.new.path(part)
@@ -124,7 +124,7 @@ class _Maker:
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
         ):
             if tags[0] != tags[1]:
-                names = [sorted(map(codec.name_of, one)) for one in tags]
+                names = [sorted(map(codec.name_of, side)) for side in tags]
                 self._at(join(path, step_to(key)))["tags"] = names
 
     def _place(self, path: str, old: Any, new: Any) -> None:

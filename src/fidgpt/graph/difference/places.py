@@ -61,8 +61,8 @@ def text_of(value: Any, made: Mapping[str, Mapping[str, Any]] | None = None) -> 
             return f"the part at {path or 'the root'}"
         case {"part": str(path), **rest} if not rest:
             return _text_of_new((made or {}).get(path, {}))
-        case list() if any(isinstance(one, dict) for one in value):
-            return f"[{', '.join(text_of(one, made) for one in value):.200}]"
+        case list() if any(isinstance(item, dict) for item in value):
+            return f"[{', '.join(text_of(item, made) for item in value):.200}]"
     return f"{value!r:.60}"
 
 

@@ -183,7 +183,7 @@ class _Graph:
     def __init__(self, root: Any, tables: dict[str, _Table]) -> None:
         resolved = Resolved.of(root)
         held = holders(resolved.nodes)
-        shown = [one for one in resolved.nodes if id(one.value) in held or not one.parents]
+        shown = [node for node in resolved.nodes if id(node.value) in held or not node.parents]
         self._tables = tables
         self._numbers = {id(node.value): number for number, node in enumerate(shown)}
         self._resolved = resolved
@@ -263,16 +263,16 @@ class _Graph:
         steps = [name[len(str(key)) :] for name in names if name.startswith(f"{key}[")]
         last = None
         for step in (*steps, ""):
-            for one in provenance.assignments_of(part, key, step):
-                described = self._assignment(one)
+            for assignment in provenance.assignments_of(part, key, step):
+                described = self._assignment(assignment)
                 if described != last:
                     prefix = f"{step} = " if step else ""
                     yield {**described, "text": prefix + described["text"]}
                 last = described
 
-    def _assignment(self, one: provenance.Assignment) -> _Row:
-        described: _Row = {"text": _text(one.value)}
-        for name, text in (("by", str(one.by or "")), ("where", one.where)):
+    def _assignment(self, assignment: provenance.Assignment) -> _Row:
+        described: _Row = {"text": _text(assignment.value)}
+        for name, text in (("by", str(assignment.by or "")), ("where", assignment.where)):
             if text:
                 described[name] = self._number("places", text, text)
         return described
@@ -293,7 +293,7 @@ def _text(value: Any) -> str:
     """Return what was assigned or is inherited, on one line; of a list of nodes, its length."""
     if value is fdl.NO_VALUE:
         return "removed"
-    holds_nodes = is_node(value) and any(is_node(one) for _, one in children(value))
+    holds_nodes = is_node(value) and any(is_node(child) for _, child in children(value))
     if holds_nodes and not isinstance(value, fdl.Buildable):
         return f"{fiddle.kind_of(value).__name__} of {len(value)}"
     return leaf_text(value)
@@ -309,8 +309,8 @@ def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
     for node in shown:
         if node.parents and hints.is_quantity(node.value):
             copy = resolved.copies[id(node.value)]
-            inner = [one.value for one in parts(copy)]
-            if all(hints.is_quantity(one) or isinstance(one, TaggedValueCls) for one in inner):
+            inner = [node.value for node in parts(copy)]
+            if all(hints.is_quantity(item) or isinstance(item, TaggedValueCls) for item in inner):
                 result = hints.computed(copy)
                 found |= {} if result is fdl.NO_VALUE else {id(node.value): leaf_text(result)}
     return found

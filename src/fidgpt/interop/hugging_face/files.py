@@ -288,7 +288,7 @@ def layout_of(
     tensors = family.tensors
     if callable(tensors):
         parameters = inspect.signature(family.config).parameters
-        tensors = tensors({name: one.default for name, one in parameters.items()} | dict(settings))
+        tensors = tensors({name: p.default for name, p in parameters.items()} | dict(settings))
     layout = Layout(ignored=(*_IGNORED, *family.ignored))
     nameless: list[str] = []
     first: dict[int, str] = {}
@@ -315,7 +315,7 @@ def layout_of(
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Return the tensors of a model to save, by path; tied ones under each of their paths."""
     saved = model.state_dict(keep_vars=True)
-    adapters = {path for path, one in model.named_parameters() if is_adapter(path, one)}
+    adapters = {path for path, parameter in model.named_parameters() if is_adapter(path, parameter)}
     return {path: tensor for path, tensor in saved.items() if path not in adapters}
 
 
@@ -387,10 +387,10 @@ def write_weights(
         with atomic_path(directory / name) as draft:
             draft.touch()
             mode = draft.stat().st_mode
-            save_file({one: layout.tensor(one) for one in inside}, draft, {"format": "pt"})
+            save_file({name: layout.tensor(name) for name in inside}, draft, {"format": "pt"})
             draft.chmod(mode)  # safetensors creates files readable only by their owner
     if count > 1:
-        files = {one: name for name, inside in zip(names, shards, strict=True) for one in inside}
+        files = {key: name for name, inside in zip(names, shards, strict=True) for key in inside}
         total = {"total_size": sum(map(layout.size, files))}
         write_json(directory / INDEX, {"metadata": total, "weight_map": files})
         names.append(INDEX)

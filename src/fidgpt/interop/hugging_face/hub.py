@@ -225,8 +225,8 @@ def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
     candidates = [prefix + name for prefix in _BARE_PREFIXES]
     candidates += [name.replace(old, new, 1) for old, new in _PREFIXES if name.startswith(old)]
     known = [name, *candidates]
-    candidates += [one.replace(old, new, 1) for old, new in _RENAMED for one in known]
-    return next((one for one in [name, *candidates] if is_known(one)), name)
+    candidates += [known_name.replace(old, new, 1) for old, new in _RENAMED for known_name in known]
+    return next((candidate for candidate in [name, *candidates] if is_known(candidate)), name)
 
 
 def _require_same(
@@ -234,9 +234,9 @@ def _require_same(
 ) -> None:
     """Reject a model that computes something else, even where the shapes agree."""
     found = differences(model, member.built())
-    wrong = [one for one in found if not _matches(one.path, may_differ)]
-    lines = [f"{one.path} is {one.theirs}, in the model {one.ours}" for one in wrong]
-    paths = [one.path for one in wrong]
+    wrong = [difference for difference in found if not _matches(difference.path, may_differ)]
+    lines = [f"{d.path} is {d.theirs}, in the model {d.ours}" for d in wrong]
+    paths = [difference.path for difference in wrong]
     remedy = f"To allow it: may_differ={paths}" if len(paths) <= _MAX_ALLOWED else ""
     _require(f"{path} is of another model", lines, remedy)
 
@@ -265,7 +265,7 @@ def _require_fit(
         if (form := tensors.formats[theirs]) not in _FORMATS:
             wrong.append(f"{name}: numbers of type {form} there, not {', '.join(_FORMATS)}")
     for name, first in layout.tied.items():  # of which both may be saved
-        both = [theirs_of[one] for one in (name, first) if one in theirs_of]
+        both = [theirs_of[key] for key in (name, first) if key in theirs_of]
         if len(both) == 2 and not torch.equal(*map(tensors.__getitem__, both)):
             wrong.append(f"{both[0]} differs from {both[1]}, although {CONFIG} ties them")
     _require(f"the tensors of {directory} do not fit the model", wrong)
@@ -348,7 +348,7 @@ def save_hf(
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         **tokens,
     }
-    named = {key: one for key, one in tokens.items() if one is not None}
+    named = {key: token for key, token in tokens.items() if token is not None}
     files.write_json(directory / CONFIG, about | published_keys(family, found) | named)
     return family.architecture
 
@@ -389,14 +389,14 @@ def fitting_member(
             mismatches.append((is_other, 0, len(lines), family, lines))
             continue
         different = differences(model, built)
-        wrong = [f"{one.path} is {one.ours}, there {one.theirs}" for one in different]
+        wrong = [f"{d.path} is {d.ours}, there {d.theirs}" for d in different]
         width, heads = settings["hidden_dim"], settings.get("num_heads", 1)  # or no attention
         if family.whole_heads and width % heads:  # which transformers' class would reject
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:
             return member, found
         # Another class of module explains more than the differences below it, which are left out.
-        replaced = sum(one.replaces for one in different)
+        replaced = sum(difference.replaces for difference in different)
         mismatches.append((False, replaced, len(wrong), family, wrong))
     *_, family, wrong = min(mismatches, key=itemgetter(0, 1, 2))
     message = (
@@ -439,7 +439,7 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
     Adapters are not compared, but sizes of parameters are. Below a module of another class nothing
     is listed.
     """
-    sides = [dict(_facts(one)) for one in (ours, theirs)]
+    sides = [dict(_facts(side)) for side in (ours, theirs)]
     found: list[Difference] = []
     replaced: set[str] = set()
     for path in {**sides[0], **sides[1]}:
@@ -452,13 +452,13 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
             found.append(Difference(path, *shown, replaces=replaces))
             replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
-    counts = Counter(_starred(one) for one in found)
-    whole = {one for one, count in counts.items() if count == layers > 1}
-    return [*dict.fromkeys(one if (all := _starred(one)) not in whole else all for one in found)]
+    counts = Counter(_starred(difference) for difference in found)
+    whole = {difference for difference, count in counts.items() if count == layers > 1}
+    return [*dict.fromkeys(d if (all := _starred(d)) not in whole else all for d in found)]
 
 
-def _starred(one: Difference) -> Difference:
-    return one._replace(path=re.sub(r"(?<=^blocks\.)\d+(?=\.)", "*", one.path))
+def _starred(difference: Difference) -> Difference:
+    return difference._replace(path=re.sub(r"(?<=^blocks\.)\d+(?=\.)", "*", difference.path))
 
 
 def _facts(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -491,9 +491,9 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.10g}")
     if isinstance(value, list | tuple):
-        return [_comparable(one) for one in value]
+        return [_comparable(item) for item in value]
     if isinstance(value, dict):
-        return {key: _comparable(one) for key, one in value.items()}
+        return {key: _comparable(item) for key, item in value.items()}
     if isinstance(value, functools.partial):
         return _comparable([value.func, value.args, value.keywords])
     if isinstance(value, Tensor):
@@ -509,7 +509,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, str | bool | int | float | None):
         return str(value)
     if isinstance(value, _Object):
-        inside = ", ".join(f"{key}={_shown(one)}" for key, one in dict(value.content).items())
+        inside = ", ".join(f"{key}={_shown(item)}" for key, item in dict(value.content).items())
         return f"{value.kind.__name__}({inside:.80})"
     if isinstance(value, list):
         return f"[{', '.join(map(_shown, value))}]"

@@ -107,7 +107,7 @@ def other_values(family: Family, found: Mapping[str, Any]) -> Iterator[str]:
     settings = family.settings.values()
     for key, allowed in {**FIXED, **family.fixed}.items():
         if key in found and found[key] not in allowed and key not in settings:
-            ours = " or ".join(repr(one) for one in allowed)
+            ours = " or ".join(repr(value) for value in allowed)
             yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
 
 

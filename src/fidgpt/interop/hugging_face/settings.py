@@ -137,7 +137,7 @@ def families() -> dict[str, Family]:
     """
     projects: dict[str, tuple[str, Family]] = {}
     for module in project_modules("families"):
-        for family in (one for one in vars(module).values() if isinstance(one, Family)):
+        for family in (member for member in vars(module).values() if isinstance(member, Family)):
             other, known = projects.setdefault(family.model_type, (module.__name__, family))
             if known is not family:
                 raise ConfigError(
@@ -230,7 +230,7 @@ def _rope(found: HubConfig) -> HubConfig:
     elif rope and found["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
-    if unknown := sorted({key for key, one in rope.items() if one is not None} - _ROPE_KEYS):
+    if unknown := sorted({key for key, value in rope.items() if value is not None} - _ROPE_KEYS):
         raise ConfigError(
             f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
             "not know."
@@ -299,7 +299,7 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
     if key in family.switches and not found.get(family.switches[key]):
         value = None
     hint = hints_of(family.config)[name]
-    is_list = any(get_origin(one) for one in members_of(hint))
+    is_list = any(get_origin(member) for member in members_of(hint))
     default = inspect.signature(family.config).parameters[name].default
     if value is inspect.Parameter.empty or (value is None and is_list):
         if default is inspect.Parameter.empty:

@@ -66,7 +66,7 @@ def write_tokenizer(
     if isinstance(vocabulary, list):  # of a Unigram, with scores
         vocabulary = {name: number for number, (name, _) in enumerate(vocabulary)}
     names = {number: name for name, number in vocabulary.items()}
-    names |= {one["id"]: one["content"] for one in content.get("added_tokens", ())}
+    names |= {token["id"]: token["content"] for token in content.get("added_tokens", ())}
     begin = tokenizer.begin_of_text if tokenizer.puts_begin else None
     if begin is not None:
         content["post_processor"] = _beginning(content.get("post_processor"), names[begin], begin)

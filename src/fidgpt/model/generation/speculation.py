@@ -106,8 +106,8 @@ class Drafting:
         else:
             rows.append(self._choose(logits[:, count], rows.text()))
         draft.num_proposed += count * sum(running)
-        for one in (reader, self._reader):
-            one.rewind(rows.width - 1)
+        for each in (reader, self._reader):
+            each.rewind(rows.width - 1)
         return True
 
     def _propose(

@@ -69,14 +69,14 @@ class MoE(nn.Module):
         self.experts = experts
         self.shared = shared
         self.dispatch = dispatch
-        self.balancing = tuple(one for one in balancing if one is not None)
+        self.balancing = tuple(loss for loss in balancing if loss is not None)
         self.num_ranks = 1
         self.beside: Callable[[FeedForward, Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def counts_batch(self) -> bool:
         """Whether a loss needs counts over the whole batch before the first backward pass."""
-        return any(getattr(one, "counts_batch", False) for one in self.balancing)
+        return any(getattr(loss, "counts_batch", False) for loss in self.balancing)
 
     def forward(
         self, x: Float[Tensor, "*batch hidden"], *, ctx: TokenMasks | None = None

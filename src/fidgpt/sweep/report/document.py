@@ -45,8 +45,8 @@ _SCRIPTS = (  # each uses those before it
 def effects_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Return what each thing changed that an ablation left out."""
     head = ["", "where", report.objective.name, "difference to all"]
-    rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in report.effects]
-    if any(one.rest for one in report.effects):
+    rows = [[row.label, row.rest, number(row.mean), _change(row)] for row in report.effects]
+    if any(effect.rest for effect in report.effects):
         return head, rows
     return [head[0], *head[2:]], [[row[0], *row[2:]] for row in rows]
 
@@ -54,8 +54,8 @@ def effects_table(report: Report) -> tuple[list[str], list[list[str]]]:
 def importance_table(report: Report) -> tuple[list[str], list[list[str]]]:
     """Return how much each axis matters, and pairs of them."""
     rows = [
-        [f"{one.label}{' (repeats)' * one.is_repeat}", _percent(one.share)]
-        for one in report.importances
+        [f"{importance.label}{' (repeats)' * importance.is_repeat}", _percent(importance.share)]
+        for importance in report.importances
     ]
     return ["axis", "share of the variance"], rows
 
@@ -71,15 +71,15 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
     for column in choices if len(choices) > 1 else ():
         rows, num_compared = [], 0
         for text in column.texts:
-            found = [one for one in report.ranking if one.values.get(column.label) == text]
+            found = [group for group in report.ranking if group.values.get(column.label) == text]
             if not found:
                 continue
             group, second = found[0], found[1] if found[1:] else None
             num_compared += second is not None
             others = " ".join(
-                one.named(group.values[one.label])
-                for one in choices
-                if one is not column and one.label in group.values
+                choice.named(group.values[choice.label])
+                for choice in choices
+                if choice is not column and choice.label in group.values
             )
             mean = _mean(group) if report.repeats else number(group.mean)
             rows.append([text, others, mean, lead(group, second) if second else "-"])
@@ -182,7 +182,7 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
             continue
         at = chosen[0]
         further = _further(numbers if place else numbers[::-1], is_log=column.is_log)
-        points = [[*best[:at], (best[at][0], one), *best[at + 1 :]] for one in further]
+        points = [[*best[:at], (best[at][0], value), *best[at + 1 :]] for value in further]
         command = points and _command(report, every, points, *repeat, allowed=allowed)
         if command:
             found.append(
@@ -194,7 +194,7 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
 def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
     """Return two values that follow numbers as these follow each other."""
     first, last, steps = numbers[0], numbers[-1], len(numbers) - 1
-    is_whole = all(float(one).is_integer() for one in numbers)
+    is_whole = all(float(number).is_integer() for number in numbers)
     found = []
     for count in (1, 2):
         share = count / steps
@@ -207,8 +207,8 @@ def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
 def _directives(report: Report) -> list[list[tuple[str, str]]]:
     """Return the directives of each point but those that repeat it, split before their values."""
     seeds = tuple(f"{label}{sign}" for label in report.repeats for sign in ("=", "+="))
-    every = [[split_value(one) for one in record.row["directives"]] for record in report.records]
-    return [[one for one in given if not (seeds and one[0].endswith(seeds))] for given in every]
+    every = [[split_value(d) for d in record.row["directives"]] for record in report.records]
+    return [[pair for pair in given if not (seeds and pair[0].endswith(seeds))] for given in every]
 
 
 def _command(
@@ -227,9 +227,9 @@ def _command(
             continue
         varying = [i for i, column in enumerate(zip(*rows, strict=True)) if len({*column}) > 1]
         begin, end = varying[0], varying[-1] + 1
-        prefixes = [{one[i][0] for one in points} for i in varying]
+        prefixes = [{point[i][0] for point in points} for i in varying]
         if end - begin == len(varying) and max(map(len, prefixes)) == 1:
-            axes = [points[0][i][0] + ",".join(one[i][1] for one in points) for i in varying]
+            axes = [points[0][i][0] + ",".join(point[i][1] for point in points) for i in varying]
             axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
             given = [f"--config={prefix}{value}" for prefix, value in points[0]]
             words = [*allow_flags(allowed), *given[:begin], axis, *given[end:], *flags]
@@ -249,10 +249,10 @@ def differing(
       allowed: packages of the user's own that configs may name.
     """
     configs = [_values(record, tuple(allowed)) for record in records]
-    known = [one for one in configs if one is not None]
-    counts = Counter(item for one in known for item in one.items())
+    known = [config for config in configs if config is not None]
+    counts = Counter(item for config in known for item in config.items())
     common = {item for item, count in counts.items() if count == len(known)}
-    return [one and dict(item for item in one.items() if item not in common) for one in configs]
+    return [cfg and dict(item for item in cfg.items() if item not in common) for cfg in configs]
 
 
 def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
@@ -260,8 +260,8 @@ def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
         lines = list(outlines.rows(load_run(record.directory, allowed=allowed), defaults=True))
     except (ConfigError, RunError):
         return None
-    own = [one for one in lines if one.path and one.text and one.kind != "inherited"]
-    return {one.path: one.text for one in own}
+    own = [line for line in lines if line.path and line.text and line.kind != "inherited"]
+    return {line.path: line.text for line in own}
 
 
 def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
@@ -291,25 +291,25 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
         ],
         "order": [numbers[record] for record in report.order],
         "axes": [
-            asdict(one.columns[0]) | {"title": one.columns[0].title}
-            for one in report.importances
-            if len(one.columns) == 1
+            asdict(importance.columns[0]) | {"title": importance.columns[0].title}
+            for importance in report.importances
+            if len(importance.columns) == 1
         ],
         "importances": [
-            {"label": label, "share": one.share, "text": text, "is_repeat": one.is_repeat}
-            for one, (label, text) in zip(
+            {"label": label, "share": row.share, "text": text, "is_repeat": row.is_repeat}
+            for row, (label, text) in zip(
                 report.importances, importance_table(report)[1], strict=True
             )
         ],
         "groups": [
-            {"name": one.name, "members": [numbers[record] for record in one.records]}
-            | {"count": len(one.finals), "mean": one.mean, "spread": one.spread}
-            for one in [*report.ranking, *unfinished]
+            {"name": group.name, "members": [numbers[record] for record in group.records]}
+            | {"count": len(group.finals), "mean": group.mean, "spread": group.spread}
+            for group in [*report.ranking, *unfinished]
         ],
         "effects": [
-            {"label": f"{one.label} {one.rest}".strip(), "text": _change(one)}
-            | {"difference": one.difference, "spread": one.spread, "all": one.differences}
-            for one in report.effects
+            {"label": f"{effect.label} {effect.rest}".strip(), "text": _change(effect)}
+            | {"difference": effect.difference, "spread": effect.spread, "all": effect.differences}
+            for effect in report.effects
         ],
         "curves": _curves(report),
     }
@@ -327,7 +327,7 @@ def _curves(report: Report) -> dict[str, Any]:
             parts = [series[at : at + width] for at in range(0, len(series), width)]
             means = [statistics.fmean(value for value, _ in part) for part in parts]
             steps = [part[-1][1] for part in parts]
-            found[metric].append([steps, [float(f"{one:.5g}") for one in means]])
+            found[metric].append([steps, [float(f"{mean:.5g}") for mean in means]])
     return {metric: curves for metric, curves in found.items() if any(x for x, _ in curves)}
 
 

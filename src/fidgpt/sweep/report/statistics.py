@@ -71,7 +71,7 @@ class Record:
         measured = self.series(objective.name)
         self.last = measured[-1][0] if measured else None
         self.final = self.last if row["status"] == "finished" else None
-        self.best = min(measured, key=lambda one: objective.sorted_by(one[0]), default=None)
+        self.best = min(measured, key=lambda m: objective.sorted_by(m[0]), default=None)
 
     def series(self, metric: str) -> list[tuple[float, int]]:
         """Return all finite measurements of a metric and their steps.
@@ -79,7 +79,7 @@ class Record:
         A run whose metrics are lost has those of the table.
         """
         for rows in (self._rows, [{**self.row["metrics"], "step": self.row["step"]}]):
-            if found := [(one[metric], one["step"]) for one in rows if _is_number(one.get(metric))]:
+            if found := [(row[metric], row["step"]) for row in rows if _is_number(row.get(metric))]:
                 return found
         return []
 
@@ -141,7 +141,7 @@ def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> lis
     for label, texts in found.items():
         is_repeat = label in repeats if repeats else bool(results.SEED.search(label))
         try:
-            numbers, ordered = zip(*sorted((float(one), one) for one in texts), strict=True)
+            numbers, ordered = zip(*sorted((float(text), text) for text in texts), strict=True)
         except ValueError:
             numbers, ordered = None, tuple(texts)
         if numbers is not None and not all(map(math.isfinite, numbers)):
@@ -323,7 +323,7 @@ class Report:
         )
         for rank, group in enumerate(self.ranking, start=1):
             group.rank = rank
-        self.best = next(one for one in self.ranking[0].records if one.final is not None)
+        self.best = next(record for record in self.ranking[0].records if record.final is not None)
 
     @property
     def order(self) -> list[Record]:
@@ -361,12 +361,12 @@ class Report:
                 text = record.values.get(column.label, _ALL)
                 alike = known.get(frozenset({**record.values, column.label: _ALL}.items()), [])
                 # A directory may hold several ablations, each with its own run with everything.
-                whole = next((one.final for one in alike if _has_one_more(one, record)), None)
+                whole = next((r.final for r in alike if _has_one_more(r, record)), None)
                 if text != _ALL and record.final is not None and whole is not None:
                     rest = [f"{k}={v}" for k, v in record.values.items() if k not in skipped]
                     pairs.setdefault((text, " ".join(rest)), []).append((record.final, whole))
             effects += [
-                Effect(*key, statistics.fmean(one for one, _ in found), [a - b for a, b in found])
+                Effect(*key, statistics.fmean(pair for pair, _ in found), [a - b for a, b in found])
                 for key, found in sorted(pairs.items(), key=lambda x: column.texts.index(x[0][0]))
             ]
         return effects
@@ -382,9 +382,9 @@ class Report:
         pairs = [
             Importance(pair, self._joint(*pair)) for pair in itertools.combinations(choices, 2)
         ]
-        together = [one for one in pairs if one.share is not None and one.share >= _SMALLEST_JOINT]
-        shares = {id(one): -1.0 if one.share is None else one.share for one in alone + together}
-        return sorted(alone + together, key=lambda one: (one.is_repeat, -shares[id(one)]))
+        together = [row for row in pairs if row.share is not None and row.share >= _SMALLEST_JOINT]
+        shares = {id(row): -1.0 if row.share is None else row.share for row in alone + together}
+        return sorted(alone + together, key=lambda row: (row.is_repeat, -shares[id(row)]))
 
     @functools.cached_property
     def _finished(self) -> list[Record]:
@@ -465,7 +465,7 @@ def _residual(values: "np.ndarray", factors: Sequence[list[Any]]) -> tuple[float
     """Return the squares that a sum of factors leaves of values, and its degrees of freedom."""
     columns = [np.ones(len(values))]
     for levels in factors:
-        columns += [np.array([one == level for one in levels], float) for level in {*levels}]
+        columns += [np.array([item == level for item in levels], float) for level in {*levels}]
     design = np.stack(columns, axis=1)
     solution, _, rank, _ = np.linalg.lstsq(design, values)
     return float(np.sum((values - design @ solution) ** 2)), len(values) - int(rank)
@@ -503,10 +503,10 @@ def read_report(
         why = f" {failed['name']}: {failed['last_words']}" if failed else ""
         raise ConfigError(f"no point of {path} is finished yet: {states}.{why}")
     measured = (
-        item for row, rows in finished for one in (*rows, row["metrics"]) for item in one.items()
+        item for row, rows in finished for m in (*rows, row["metrics"]) for item in m.items()
     )
     known = {key: None for key, value in measured if _is_number(value) and key != "step"}
-    name = given.name if given else next((one for one in USUAL if one in known), None)
+    name = given.name if given else next((metric for metric in USUAL if metric in known), None)
     if name is None:
         there = ", ".join(sorted(known)) or "none"
         raise ConfigError(f"name what to compare by: --objective=NAME, of these: {there}.")

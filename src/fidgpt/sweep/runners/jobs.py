@@ -305,10 +305,10 @@ class Scheduler:
 
     def end_early(self, job: Job) -> None:
         """Send a job the signal to save and exit."""
-        for one in self._running:
-            if one.job == job and not one.ends_early:
-                one.ends_early = True
-                one.attempt.send(signal.SIGTERM)
+        for running in self._running:
+            if running.job == job and not running.ends_early:
+                running.ends_early = True
+                running.attempt.send(signal.SIGTERM)
 
     @property
     def _is_left(self) -> bool:
@@ -439,7 +439,7 @@ class Scheduler:
 def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """While entered, handle signals that end a process, if this is the main thread."""
     is_main = threading.current_thread() is threading.main_thread()
-    before = {one: signal.signal(one, handler) for one in _SIGNALS if is_main}
+    before = {number: signal.signal(number, handler) for number in _SIGNALS if is_main}
     try:
         yield
     finally:

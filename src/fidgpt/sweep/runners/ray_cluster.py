@@ -42,7 +42,7 @@ class RayAttempt:
         for log in self._logs:
             log.touch()
         logs = [str(log.resolve()) for log in self._logs]
-        self._claimed = [one.claim.remote(log) for one, log in zip(places, logs, strict=True)]
+        self._claimed = [place.claim.remote(log) for place, log in zip(places, logs, strict=True)]
         self._claims: list[Claim] = []
         self._ends: dict[Any, int] = {}  # the future of each process that runs, with its rank
         self._statuses: dict[int, int] = {}  # by rank, in the order in which processes ended

@@ -79,7 +79,7 @@ def failure_reason(log: Path, *, start: int, status: int) -> str:
 
 def first_cause(reasons: Sequence[str]) -> str:
     """Return the first reason that does not blame another process of the run."""
-    return next((one for one in reasons if not one.startswith(_SECONDARY)), reasons[0])
+    return next((reason for reason in reasons if not reason.startswith(_SECONDARY)), reasons[0])
 
 
 class Claim(NamedTuple):

@@ -132,7 +132,7 @@ class SlurmAttempt:
         if record.get("state") == ENDED:
             ranks = range(self.runner.num_processes)
             records = [files.read_json(remote.of_rank(self.record, rank)) for rank in ranks]
-            reasons = [one.get("reason", "") for one in records if one.get("status")]
+            reasons = [record.get("reason", "") for record in records if record.get("status")]
             return Exit(status, remote.first_cause(reasons))
         match self.state.state:
             case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
@@ -291,9 +291,9 @@ class SlurmRunner(Runner):
             if not self.active:
                 raise
             self._show_once(f"{error} It will be retried.")
-        for one in self.active:
-            if one.state.is_held:
-                self._show_once(f"Slurm holds {one.job.point.name} back: {one.state.reason}.")
+        for active in self.active:
+            if active.state.is_held:
+                self._show_once(f"Slurm holds {active.job.point.name} back: {active.state.reason}.")
 
     def _submit(self, some: Sequence[SlurmAttempt]) -> None:
         import submitit
@@ -302,14 +302,14 @@ class SlurmRunner(Runner):
         folder = some[0].folder
         name = f"{folder.parent.name}-{uuid.uuid4().hex[:8]}"
         folder.mkdir(parents=True, exist_ok=True)
-        row = {"name": name, "points": [one.job.point.fingerprint for one in some]}
+        row = {"name": name, "points": [attempt.job.point.fingerprint for attempt in some]}
         with (folder / _BOOK).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         executor = submitit.SlurmExecutor(folder / "tasks")
         executor.update_parameters(**self.parameters, job_name=name, array_parallelism=self.jobs)
-        for i, one in enumerate(some):
-            one.name = f"{name}-{i}"
-        tasks = [self.task(one.job, one.record) for one in some]
+        for i, attempt in enumerate(some):
+            attempt.name = f"{name}-{i}"
+        tasks = [self.task(attempt.job, attempt.record) for attempt in some]
         try:
             with _outside_of_jobs():
                 submitted = executor.submit_array(tasks)

@@ -123,7 +123,7 @@ def advised_directives(
     best = min(finished, key=lambda row: row["metrics"][metric])
     sized = width_for(rows, parameters)
     lengths = ("fiddler:train_for", "tag:TokensPerParameter")
-    kept = [one for one in best["directives"] if not one.startswith(lengths)]
+    kept = [directive for directive in best["directives"] if not directive.startswith(lengths)]
     remarks: list[str] = []
     if sized is None:
         remarks.append(
@@ -133,7 +133,7 @@ def advised_directives(
     else:
         axis, width = sized
         name = axis if ":" in axis else f"tag:{axis}" if axis == "HiddenDim" else f"set:{axis}"
-        kept = [one for one in kept if not one.startswith(f"{name}=")]
+        kept = [directive for directive in kept if not directive.startswith(f"{name}=")]
         kept.append(f"{name}={width}")
     kept.append(f"fiddler:train_for(tokens={round(tokens)})")
     rate = next((v for n, v in best["values"].items() if "LearningRate" in n or n == "lr"), None)

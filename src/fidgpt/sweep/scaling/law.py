@@ -135,7 +135,7 @@ def fit(runs: Sequence[Run], *, draws: int = _DRAWS, seed: int = 0) -> Law:
     ratios = sorted(run.flops / (run.parameters * run.tokens) for run in runs)
     return Law(
         constants=_constants(best),
-        draws=tuple(_constants(one) for one in drawn),
+        draws=tuple(_constants(draw) for draw in drawn),
         flops_per=ratios[len(ratios) // 2],
         runs=tuple(runs),
     )

@@ -55,7 +55,7 @@ def save_files(
         CheckpointError: it cannot be written; nothing half-written is left.
         ParallelError: another process could not write its part.
     """
-    size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
+    size = sum(piece.tensor.nbytes for file in pieces.values() for piece in file.values())
 
     @manifest.explained(final, size)
     def write() -> manifest.Seals:
@@ -63,7 +63,7 @@ def save_files(
 
     @manifest.explained(final, size)
     def seal_all() -> None:
-        whole = {name: seal for one in seals for name, seal in one.items()}
+        whole = {name: seal for table in seals for name, seal in table.items()}
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
         manifest.publish(temporary, final)
 
@@ -152,12 +152,12 @@ def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
 def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
     """Return the best by its metric, the first of equals; None if none has the metric."""
     chosen: Saved | None = None
-    for one in saved:
-        value = one.metrics.get(best.metric)
+    for checkpoint in saved:
+        value = checkpoint.metrics.get(best.metric)
         if value is None or value != value:  # not a number
             continue
         if chosen is None or best.better(value, chosen.metrics[best.metric]):
-            chosen = one
+            chosen = checkpoint
     return chosen
 
 
@@ -167,13 +167,13 @@ def retained(saved: Sequence[Saved], *, keep_last: int, best: KeepBest | None) -
     Kept are permanent ones, the newest `keep_last` regular ones, the best, and the newest of all. A
     temporary one is deleted as soon as another follows it.
     """
-    ordered = sorted(saved, key=lambda one: one.step)
-    regular = [one.step for one in ordered if manifest.REGULAR in one.reasons]
-    kept_steps = {one.step for one in ordered if manifest.PERMANENT in one.reasons}
+    ordered = sorted(saved, key=lambda checkpoint: checkpoint.step)
+    regular = [checkpoint.step for checkpoint in ordered if manifest.REGULAR in checkpoint.reasons]
+    kept_steps = {c.step for c in ordered if manifest.PERMANENT in c.reasons}
     kept_steps |= set(regular[-keep_last:])
     if best is not None and (chosen := best_of(ordered, best)) is not None:
         kept_steps.add(chosen.step)
-    return kept_steps | {one.step for one in ordered[-1:]}
+    return kept_steps | {checkpoint.step for checkpoint in ordered[-1:]}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -557,9 +557,9 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
         stored = _stored(path, "stateful")
         _, own = tensors.flatten(now, root="stateful")
         alike = {
-            name: one
-            for name, one in own.items()
-            if name in stored.kinds and whole_shape(one) == stored.kinds[name].shape
+            name: tensor
+            for name, tensor in own.items()
+            if name in stored.kinds and whole_shape(tensor) == stored.kinds[name].shape
         }
         memory = {
             name: tensors.empty(kind, like=alike.get(name)) for name, kind in stored.kinds.items()

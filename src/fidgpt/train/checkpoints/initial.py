@@ -53,7 +53,7 @@ def initial_weights(
     with nullcontext() if has_codes else whole_weights(model, to_fill=True):
         own = model_tensors(model)
         _check_words(own, only, renamed or {})
-        wanted = [name for name in own if any(_selects(one).fullmatch(name) for one in only)]
+        wanted = [name for name in own if any(_selects(p).fullmatch(name) for p in only)]
         theirs = {name: _renamed(name, renamed or {}) for name in wanted}
         taken = {name: there for name, there in theirs.items() if there in stored.kinds}
         absent = {name: there for name, there in theirs.items() if name not in taken}

@@ -109,7 +109,7 @@ def discard(path: Path) -> None:
     """Delete a checkpoint atomically; one with other files in it is kept as `kept-...`."""
     if not all(map(is_own, os.listdir(path))):
         kept = (path.with_name(f"kept-{path.name.lstrip('.')}{n or ''}") for n in itertools.count())
-        os.rename(path, next(one for one in kept if not one.exists()))
+        os.rename(path, next(free for free in kept if not free.exists()))
         return
     doomed = path.with_name(f"{TEMPORARY}{path.name}-deleted")
     os.rename(path, doomed)
@@ -326,8 +326,8 @@ def _entries(directory: Path) -> dict[str, Path]:
     folder = folder_of(directory)
     try:
         paths = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
-        aside = {one.name.removeprefix(REPLACED): one for one in paths}
-        return aside | {one.name: one for one in paths if not one.name.startswith(REPLACED)}
+        aside = {path.name.removeprefix(REPLACED): path for path in paths}
+        return aside | {path.name: path for path in paths if not path.name.startswith(REPLACED)}
     except (FileNotFoundError, NotADirectoryError):
         return {}
 

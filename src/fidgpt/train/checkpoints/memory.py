@@ -126,7 +126,7 @@ class MemoryCheckpoints:
           held: bytes that copies of this run have there now.
         """
         folder = Path(os.path.expandvars(self.folder))
-        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         free = shutil.disk_usage(there).free + held
         if needed > free:
             raise RunError(
@@ -154,7 +154,7 @@ class MemoryCheckpoints:
         machines.peers.together(partial(self._retire, machines, None))
         num_local = max(map(len, machines.ranks))
         needed = self.needed(part, num_parts=num_parts, num_local=num_local)
-        held = sum(one.stat().st_size for one in machines.root.rglob("*") if one.is_file())
+        held = sum(file.stat().st_size for file in machines.root.rglob("*") if file.is_file())
         machines.peers.together(partial(self.require_room, needed, held=held))
 
         @manifest.explained(directory / _ATTEMPT)
@@ -254,10 +254,10 @@ class MemoryCheckpoints:
         root = Path(os.path.expandvars(self.folder)) / f"fidgpt-{digest}"
         machine = peers.together(partial(_claim, root, {"run": identity, "directory": path}))
         ranks = [
-            [rank for rank, other in enumerate(machine) if other == one]
-            for one in dict.fromkeys(machine)
+            [rank for rank, other in enumerate(machine) if other == name]
+            for name in dict.fromkeys(machine)
         ]
-        own = next(index for index, one in enumerate(ranks) if peers.rank in one)
+        own = next(index for index, members in enumerate(ranks) if peers.rank in members)
         self._machines, self._directory = _Machines(root, ranks, own, peers), directory
         return self._machines
 
@@ -287,7 +287,7 @@ class MemoryCheckpoints:
                         os.posix_fallocate(file.fileno(), 0, seal["bytes"])
 
         def publish() -> None:
-            whole = {name: seal for one in seals for name, seal in one.items()}
+            whole = {name: seal for table in seals for name, seal in table.items()}
             for source in kept:
                 for name, seal in seals[source].items():
                     if sha256_of(drafts[source] / name) != seal["sha256"]:
@@ -321,10 +321,10 @@ class MemoryCheckpoints:
         found = [
             (one, path) for part in machines.parts() for one, path in manifest.find(part).items()
         ]
-        older = {one for one, _ in found if step is not None and one <= step}
+        older = {saved_step for saved_step, _ in found if step is not None and saved_step <= step}
         kept = sorted(older)[-self.keep_last :]
-        for one, path in found:
-            if one not in kept:
+        for saved_step, path in found:
+            if saved_step not in kept:
                 manifest.discard(path)
 
 
@@ -378,8 +378,8 @@ def _exchange(
             mapped = torch.from_file(path, shared=shared, size=seal["bytes"], dtype=torch.uint8)
             yield from mapped.split(_CHUNK)
 
-    sent = [] if keeper is None else [(keeper, one) for one in chunks(peers.rank, shared=False)]
-    received = [(source, one) for source in kept for one in chunks(source, shared=True)]
+    sent = [] if keeper is None else [(keeper, chunk) for chunk in chunks(peers.rank, shared=False)]
+    received = [(source, chunk) for source in kept for chunk in chunks(source, shared=True)]
     peers.send(sent, received)
 
 

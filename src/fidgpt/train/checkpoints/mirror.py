@@ -196,11 +196,11 @@ class Mirror:
         """
         try:
             storage, here = self._own_copies(directory), manifest.find(directory)
-            notes = {one: manifest.read_manifest(path) for one, path in here.items()}
+            notes = {step: manifest.read_manifest(path) for step, path in here.items()}
             for other in storage.complete - here.keys():
                 if other <= step:
                     notes[other] = storage.read_manifest(other)
-            kept_steps = retained([Saved.of(*one) for one in notes.items()])
+            kept_steps = retained([Saved.of(*note) for note in notes.items()])
             for other in sorted(kept_steps & here.keys()):
                 if other not in storage.complete or other == step:
                     storage.send(here[other], other, run=directory)

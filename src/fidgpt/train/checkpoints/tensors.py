@@ -341,7 +341,7 @@ def _names(sections: Mapping[str, object], writers: Mapping[Key, int], rank: int
     names = {}
     for section in sections:
         # A section may be empty, as the state of plain SGD is.
-        holders = sorted({one for key, one in writers.items() if key[0] == section}) or [0]
+        holders = sorted({writer for key, writer in writers.items() if key[0] == section}) or [0]
         if rank in holders:
             place = f"-{holders.index(rank) + 1:05d}-of-{len(holders):05d}"
             names[section] = f"{section}{place if len(holders) > 1 else ''}.safetensors"

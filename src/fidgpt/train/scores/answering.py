@@ -70,14 +70,14 @@ class Examinee:
             nats.append(-F.cross_entropy(logits, y, reduction="none"))
             greedy.append(logits.argmax(-1) == y)
         counts = [len(tokens) for _, tokens in parts]
-        each = (torch.cat(one).cpu().split(counts) for one in (nats, greedy))
+        each = (torch.cat(parts).cpu().split(counts) for parts in (nats, greedy))
         return [*zip(*each, strict=True)]
 
     def fitting(
         self, rows: Sequence[Sequence[int]], starts: Sequence[int]
     ) -> tuple[list[Sequence[int]], list[int]]:
         """Cut the beginnings of rows that are longer than a table of positions."""
-        tables = [one for one in self.model.modules() if isinstance(one, LearnedPositions)]
+        tables = [module for module in self.model.modules() if isinstance(module, LearnedPositions)]
         most = min((table.num_positions for table in tables), default=max(map(len, rows)))
         kept = [row[-most:] for row in rows]
         cut = [len(row) - len(rest) for row, rest in zip(rows, kept, strict=True)]

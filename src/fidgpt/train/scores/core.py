@@ -82,7 +82,7 @@ def _exam(
 def _choice(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
     """Return a question whose context is followed by one of several endings."""
     shown = "".join(
-        f"{one['query']}{delimiter}{one['choices'][one['gold']]}\n\n" for one in examples
+        f"{row['query']}{delimiter}{row['choices'][row['gold']]}\n\n" for row in examples
     )
     rows = [encode(f"{shown}{row['query']}{delimiter}{choice}") for choice in row["choices"]]
     return Choices(rows, [_common(rows)] * len(rows), row["gold"])
@@ -91,8 +91,8 @@ def _choice(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Q
 def _schema(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
     """Return a question whose ending is preceded by one of several contexts."""
     shown = "".join(
-        f"{one['context_options'][one['gold']]}{delimiter}{one['continuation']}\n\n"
-        for one in examples
+        f"{example['context_options'][example['gold']]}{delimiter}{example['continuation']}\n\n"
+        for example in examples
     )
     ending = f"{delimiter}{row['continuation']}"
     rows = [encode(f"{shown}{context}{ending}") for context in row["context_options"]]
@@ -103,7 +103,7 @@ def _schema(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Q
 def _completion(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
     """Return a question whose context has one right ending."""
     shown = "".join(
-        f"{one['context'].strip()}{delimiter}{one['continuation']}\n\n" for one in examples
+        f"{row['context'].strip()}{delimiter}{row['continuation']}\n\n" for row in examples
     )
     begin = f"{shown}{row['context'].strip()}{delimiter}"
     whole = encode(f"{begin}{row['continuation']}")

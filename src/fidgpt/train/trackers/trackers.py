@@ -417,9 +417,9 @@ class Trackers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        background = [one for one in self._trackers if isinstance(one, BackgroundTracker)]
+        background = [t for t in self._trackers if isinstance(t, BackgroundTracker)]
         # The others last: they print what the background ones report.
-        others = [one for one in self._trackers if one not in background]
+        others = [tracker for tracker in self._trackers if tracker not in background]
         self._all(lambda tracker: tracker.finish(), background)
         self._all(lambda tracker: tracker.finish(), others)
 
@@ -449,5 +449,5 @@ class Trackers:
                 news += tracker.news()
         for text in news:
             self.print(text)
-            if not any(getattr(one, "on_terminal", False) for one in self._trackers):
+            if not any(getattr(tracker, "on_terminal", False) for tracker in self._trackers):
                 print_stderr(text)
