@@ -204,8 +204,8 @@ def cost_by_place(model: nn.Module, passed: ForwardPass) -> list[PlaceCost]:
         products, attention = (number * each for each in (flops.products, flops.attention))
         cost.flops = Flops(cost.flops.products + products, cost.flops.attention + attention)
     order = [place for place, _ in costs]
-    found = (cost for cost in costs.values() if cost.parameters or cost.flops.total)
-    return sorted(found, key=lambda cost: order.index(cost.place))
+    listed = (cost for cost in costs.values() if cost.parameters or cost.flops.total)
+    return sorted(listed, key=lambda cost: order.index(cost.place))
 
 
 @torch.no_grad()

@@ -104,7 +104,7 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     if len({*whole}) < len(whole):
         raise RunError(f"{', '.join(map(str, paths))}: name each run once.")
     names = _names_of(whole)
-    found: list[Recorded] = []
+    recorded: list[Recorded] = []
     empty: list[str] = []
     for path, full in zip(paths, whole, strict=True):
         try:
@@ -121,12 +121,12 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         if not rows:
             empty.append(f"{path} has nothing to draw: {path / FILE} has no row of a step yet.")
             continue
-        found.append(Recorded(names[full], rows))
-    if not found:
+        recorded.append(Recorded(names[full], rows))
+    if not recorded:
         raise RunError("\n".join(empty))
     for line in empty:
         print_stderr(f"warning: {line}")
-    return found
+    return recorded
 
 
 def _points_of(directory: Path) -> list[Path]:
@@ -162,10 +162,10 @@ def chosen_metrics(runs: Sequence[Recorded], patterns: Sequence[str]) -> list[st
         return [name for name in _USUAL if name in known] or known[:4]
     chosen: dict[str, None] = {}
     for name in patterns:
-        found = [name] if name in known else fnmatch.filter(known, name)
-        if not found:
+        matching = [name] if name in known else fnmatch.filter(known, name)
+        if not matching:
             raise RunError(f"no run has the metric {name}. {suggest(name, known)}")
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(matching)
     return list(chosen)
 
 

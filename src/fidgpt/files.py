@@ -115,10 +115,10 @@ def read_bytes(path: str | Path, *, most: int = LARGEST) -> bytes:
 
 def read_all(file: IO[bytes], *, most: int = LARGEST) -> bytes:
     """Return the rest of an open file; raise OSError if it has more than `most` bytes."""
-    found = file.read(most + 1)
-    if len(found) > most:
+    content = file.read(most + 1)
+    if len(content) > most:
         raise _too_large(most)
-    return found
+    return content
 
 
 def _too_large(most: int) -> OSError:

@@ -53,17 +53,17 @@ def lines_of(cfg: fdl.Config) -> Lines:
 
 def causes(cfg: fdl.Config, changed: list[str]) -> list[str]:
     """Return a sentence on what set each value in changed lines of a golden."""
-    found = []
+    reasons = []
     for path in (line.split(" = ")[0] for line in changed if " = " in line):
         try:
             ref = find_parameter(cfg, path)
         except ValueError:  # the line is about a parameter of the model
             continue
         if ref.value is fdl.NO_VALUE:
-            found.append(f"{path}: a default of {definition(ref.container)}")
+            reasons.append(f"{path}: a default of {definition(ref.container)}")
         elif assignments := assignments_at(ref):
-            found.append(f"{path}: set by {assignments[0].set_by}")
-    return list(dict.fromkeys(found))
+            reasons.append(f"{path}: set by {assignments[0].set_by}")
+    return list(dict.fromkeys(reasons))
 
 
 def difference(golden: str, text: str, name: str) -> tuple[str, list[str]]:
@@ -169,15 +169,15 @@ def _parameters(cfg: fdl.Config) -> Lines:
     trainer = build_trainer(cfg)
     model: nn.Module = trainer.model
     names = {parameter: name for name, parameter in model.named_parameters()}
-    found: Lines = {"parameters": f" = {sum(parameter.numel() for parameter in names):,}"}
+    lines: Lines = {"parameters": f" = {sum(parameter.numel() for parameter in names):,}"}
 
     def add(group: str, label: str, text: str) -> None:
         layers = _LAYERS.search(label)
         within = f" in layers {layers[0]}" if layers else ""
-        found[f"{group}: {_LAYERS.sub('*', label)}"] = f"{text}{within}"
+        lines[f"{group}: {_LAYERS.sub('*', label)}"] = f"{text}{within}"
 
     for group in trainer.optimizer(trainer.groups(model)).param_groups:
-        found[f"{group['name']}:"] = f" lr={group['lr']} weight_decay={group['weight_decay']}"
+        lines[f"{group['name']}:"] = f" lr={group['lr']} weight_decay={group['weight_decay']}"
         layers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
         for parameter in group["params"]:
             name = names[parameter]
@@ -187,7 +187,7 @@ def _parameters(cfg: fdl.Config) -> Lines:
             add(group["name"], name.replace("*", _ranges(numbers), 1), text)
     for name, others in shared_parameters(model).items():
         add("shared", f"{name} = {' = '.join(others)}", "")
-    return found
+    return lines
 
 
 def _ranges(numbers: list[int]) -> str:

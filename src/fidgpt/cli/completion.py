@@ -46,13 +46,13 @@ def main(shell: str, line: str, breaks: str = " ") -> None:
       breaks: the characters at which bash begins a new word.
     """
     words, typed, quote = split_line(line)
-    found = candidates(words, typed)
-    lines = [f"{text}\t{doc}" if shell == "fish" else text for text, doc in found.items()]
+    texts = candidates(words, typed)
+    lines = [f"{text}\t{doc}" if shell == "fish" else text for text, doc in texts.items()]
     if shell == "bash":  # readline replaces what follows the open quote or the last break
         tail = line.rpartition(quote)[2] if quote else re.split(f"[{re.escape(breaks)}]", line)[-1]
         kept = len(typed) - len(tail)
         lines = [
-            text[kept:] + " " * (not quote and not text.endswith(_UNFINISHED)) for text in found
+            text[kept:] + " " * (not quote and not text.endswith(_UNFINISHED)) for text in texts
         ]
         if quote and len(lines) == 1 and lines[0].endswith(_UNFINISHED):
             lines.append(f"{lines[0]}...")  # or bash would close the quote
@@ -83,18 +83,18 @@ def candidates(words: Sequence[str], typed: str) -> Words:
     name, equals, value = typed.removeprefix("--").partition("=")
     before = known.get(arguments[-1].removeprefix("--")) if arguments else None
     if name in known and equals:
-        found = _after(f"--{name}=", _values(known[name], value, arguments))
+        proposed = _after(f"--{name}=", _values(known[name], value, arguments))
     elif typed.startswith("-"):
-        found = {f"--{flag.name}": flag.help for flag in known.values() if flag.boolean}
+        proposed = {f"--{flag.name}": flag.help for flag in known.values() if flag.boolean}
         with_value = (flag for flag in known.values() if flag.flag_type() != "bool")
-        found |= {f"--{flag.name}=": flag.help for flag in with_value}
+        proposed |= {f"--{flag.name}=": flag.help for flag in with_value}
     elif before is not None and not before.boolean:
-        found = _values(before, typed, arguments[:-1])
+        proposed = _values(before, typed, arguments[:-1])
     elif "config" in known:
-        found = _words(typed, arguments) | _files(typed)
+        proposed = _words(typed, arguments) | _files(typed)
     else:
-        found = _files(typed)
-    return {text: " ".join(doc.split()) for text, doc in found.items() if text.startswith(typed)}
+        proposed = _files(typed)
+    return {text: " ".join(doc.split()) for text, doc in proposed.items() if text.startswith(typed)}
 
 
 def _command(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -191,29 +191,29 @@ def _paths(typed: str, index: Index, end: str = "", *, values_only: bool = False
         for row in index["parameters"]
         if not (values_only and "node" in row)
     }
-    found: Words = {}
+    words: Words = {}
     for path, doc in known.items():
         if path.startswith(typed):
             step = _STEP.search(path, len(typed))
             text = path[: step.end()] if step else path
-            found.setdefault(text, doc if text == path else "")
-    return found
+            words.setdefault(text, doc if text == path else "")
+    return words
 
 
 def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
     """The names of a kind, and those in a module that is named, which is not imported for it."""
-    found = {f"{name}{end}": entry["doc"] for name, entry in index[f"{kind}s"].items()}
+    words = {f"{name}{end}": entry["doc"] for name, entry in index[f"{kind}s"].items()}
     module = typed.rpartition(".")[0]
     for place in (Path(folder, *module.split(".")) for folder in sys.path if module.strip(".")):
         if place.is_dir():
-            return found | {f"{module}.{sub.name}.": "" for sub in pkgutil.iter_modules([place])}
+            return words | {f"{module}.{sub.name}.": "" for sub in pkgutil.iter_modules([place])}
         if (file := place.with_suffix(".py")).is_file():
             wanted = ast.ClassDef if kind == "tag" else ast.FunctionDef
             body = ast.parse(file.read_text(encoding="utf-8")).body
             defined = [node for node in body if isinstance(node, wanted) and node.name[0] != "_"]
             docs = {f"{module}.{node.name}{end}": ast.get_docstring(node) or "" for node in defined}
-            return found | docs
-    return found
+            return words | docs
+    return words
 
 
 def _files(typed: str) -> Words:

@@ -60,8 +60,8 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
 
             names = fitting_at(path, directives, allowed)
             title = f"Parts that fit {path} ({expected}), which is {value or 'not set'}"
-        found = {name: index["parts"][name] for name in names if name in index["parts"]}
-        rows = [[name, part["module"], part["doc"]] for name, part in found.items()]
+        entries = {name: index["parts"][name] for name in names if name in index["parts"]}
+        rows = [[name, part["module"], part["doc"]] for name, part in entries.items()]
         rows.sort(key=lambda row: (row[1], row[0]))
         print_table(title if rows else f"{title}: none of fidgpt's own.", rows)
     if kind == "knobs":

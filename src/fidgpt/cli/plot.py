@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> None:
     panels = {metric: _curves(runs, metric) for metric in curves.chosen_metrics(runs, FLAGS.metric)}
     look: dict[str, Any] = {name: FLAGS[name].value for name in ("over", "log_x", "log_y", "title")}
     curves.save(curves.draw(panels, **look), out)
-    drawn = {curve.run for found in panels.values() for curve in found}
+    drawn = {curve.run for panel in panels.values() for curve in panel}
     names = [run.name for run in runs if run.name in drawn]
     shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} runs"
     print(f"{out} shows {', '.join(panels)} of {shown}.")
@@ -87,7 +87,7 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
     from fidgpt.train import RunError
 
     what = f"value of {metric}{' above 0, as --log_y needs' if FLAGS.log_y else ''}"
-    found: list[Curve] = []
+    recorded: list[Curve] = []
     for run in runs:
         curve = curve_of(
             run, metric, over=FLAGS.over, smooth=FLAGS.smooth, first_step=FLAGS.first_step
@@ -95,7 +95,7 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
         if curve is None or (FLAGS.log_y and max(curve.y) <= 0):
             print(f"warning: {run.name} has no {what}.", file=sys.stderr)
             continue
-        found.append(curve)
+        recorded.append(curve)
         if steps := curve.left_out:
             few = ", ".join(map(str, steps[:_FEW])) + (", ..." if len(steps) > _FEW else "")
             print(
@@ -103,6 +103,6 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
                 f"infinite or too large: at step{'s' * (len(steps) > 1)} {few}.",
                 file=sys.stderr,
             )
-    if not found:
+    if not recorded:
         raise RunError(f"no run has a {what} to plot; see --first_step.")
-    return found
+    return recorded

@@ -59,23 +59,23 @@ def write_page(folder: Path, stages: Mapping[str, float], *, price: float) -> Pa
 
 def _scores(folder: Path) -> list[list[str]]:
     """Return a row for each score, beside GPT-2's CORE."""
-    found: dict[str, dict[str, str]] = {}
+    tables: dict[str, dict[str, str]] = {}
     for run in ("pretrained", "sft"):
         lines = (folder / run / "metrics.jsonl").read_text().splitlines()
         last = json.loads(lines[-1])
         for name in ("validation/bits_per_byte", "validation/loss"):
             if name in last:
-                found.setdefault(name, {})[run] = f"{last[name]:.4f}"
+                tables.setdefault(name, {})[run] = f"{last[name]:.4f}"
         path = folder / f"{run}.json"
         scores: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         for task, row in scores.items():
             metric = "centered" if task == CORE else "acc"
             error = row.get(f"{metric}_stderr", 0.0)
-            found.setdefault(task, {})[run] = f"{row.get(metric, 0.0):.4f} &plusmn; {error:.4f}"
-    found.setdefault(CORE, {})["gpt2"] = f"{GPT2_CORE:.4f}"
+            tables.setdefault(task, {})[run] = f"{row.get(metric, 0.0):.4f} &plusmn; {error:.4f}"
+    tables.setdefault(CORE, {})["gpt2"] = f"{GPT2_CORE:.4f}"
     return [
         [name, *(row.get(run, "") for run in ("pretrained", "sft", "gpt2"))]
-        for name, row in found.items()
+        for name, row in tables.items()
     ]
 
 
@@ -96,9 +96,9 @@ def _curves(folder: Path) -> str:
 
     runs = curves.read_runs([folder / "pretrained", folder / "sft"])
     metrics = curves.chosen_metrics(runs, ["loss"])
-    found = {m: [c for run in runs if (c := curves.curve_of(run, m, over="step"))] for m in metrics}
+    lines = {m: [c for run in runs if (c := curves.curve_of(run, m, over="step"))] for m in metrics}
     buffer = io.StringIO()
-    curves.draw(found, over="step").savefig(buffer, format="svg")
+    curves.draw(lines, over="step").savefig(buffer, format="svg")
     return buffer.getvalue()[buffer.getvalue().index("<svg") :]
 
 

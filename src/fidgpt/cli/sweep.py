@@ -261,11 +261,11 @@ def _search(console: "Console") -> int | None:
     if FLAGS.print:
         _print(console, search)
         return None
-    found = search.run(jobs=FLAGS.jobs, runner=runner, console=console)
-    _show(console, found, search.directory)
-    if not found.is_whole:
+    outcome = search.run(jobs=FLAGS.jobs, runner=runner, console=console)
+    _show(console, outcome, search.directory)
+    if not outcome.is_whole:
         return _stopped(console, search.directory)
-    return int(any(row["status"] == "failed" for row in found.results))
+    return int(any(row["status"] == "failed" for row in outcome.results))
 
 
 def _bisect(console: "Console") -> int | None:
@@ -280,10 +280,10 @@ def _bisect(console: "Console") -> int | None:
         _print(console, bisection)
         return None
     try:
-        found = bisection.run(_runner(), jobs=FLAGS.jobs, console=console)
+        findings = bisection.run(_runner(), jobs=FLAGS.jobs, console=console)
     except Stopped:
         return _stopped(console, bisection.directory)
-    _print(console, found, soft_wrap=True)
+    _print(console, findings, soft_wrap=True)
     return None
 
 

@@ -27,8 +27,8 @@ class Attribution:
         self._inherited: dict[tuple[int, Any], list[Assignment]] = {}
         with contextlib.suppress(ConfigError):  # a graph that cannot be bound is among the errors
             for inherited in composition.resolved.inherited:
-                found = assignments_of(inherited.binding.node.value, inherited.binding.key)
-                self._inherited[id(inherited.part), inherited.key] = found
+                sources = assignments_of(inherited.binding.node.value, inherited.binding.key)
+                self._inherited[id(inherited.part), inherited.key] = sources
 
     def messages(self, error: ConfigError, *, attributed_only: bool = False) -> list[str]:
         """Return one message for all errors of the same directives, which it shows.
@@ -51,9 +51,9 @@ class Attribution:
         Everything else was set by the config that the graph began with, which is none of them.
         """
         sources = [self._source(ref) for path in error.sources if (ref := self._nearest(path))]
-        found = [one for one in sources if one and one.kind == "directive" and one.run is None]
-        found = [source for source in found if not is_base(source.text)]
-        return sorted(dict.fromkeys(found), key=lambda source: source.number)
+        behind = [one for one in sources if one and one.kind == "directive" and one.run is None]
+        behind = [source for source in behind if not is_base(source.text)]
+        return sorted(dict.fromkeys(behind), key=lambda source: source.number)
 
     def _nearest(self, path: str) -> ParameterRef | None:
         """Return the parameter at a path, or the nearest one above that exists before binding."""

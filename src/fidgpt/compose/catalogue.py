@@ -116,9 +116,9 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
             return self._exports[package][last]
         for module in TORCH_MODULES if not package else (_TORCH_SHORT.get(package, package),):
             if module in TORCH_MODULES:
-                found = vars(importlib.import_module(module)).get(last)
-                if inspect.isclass(found) and found.__module__.startswith(TORCH_MODULES):
-                    return found
+                value = vars(importlib.import_module(module)).get(last)
+                if inspect.isclass(value) and value.__module__.startswith(TORCH_MODULES):
+                    return value
         if not package or package in self._exports or package in TORCH_MODULES:
             raise KeyError(name)
         top = package.partition(".")[0]
@@ -127,14 +127,14 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
                 return find_name(f"{package}:{last}")
             except ConfigError:
                 raise KeyError(name) from None
-        found = find_dotted(name, "component")
+        value = find_dotted(name, "component")
         file = getattr(sys.modules[top], "__file__", None)
         if top not in self._allowed and file and not _INSTALLED.isdisjoint(Path(file).parts):
             raise ConfigError(
                 f"{name} cannot be used: {top} is installed and does not declare components for "
                 f"fidgpt. If it has some, add --allow={top}."
             )
-        return found
+        return value
 
     def __contains__(self, name: object) -> bool:
         try:
@@ -151,25 +151,25 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
     @cached_property
     def _exports(self) -> dict[str, dict[str, Any]]:
         """The components that each package exports; imports torch when first used."""
-        found = {name: exports(importlib.import_module(f"fidgpt.{name}")) for name in _PACKAGES}
+        exported = {name: exports(importlib.import_module(f"fidgpt.{name}")) for name in _PACKAGES}
         for name in self._projects:
             top = importlib.import_module(name)
-            found[name] = {key: getattr(top, key) for key in getattr(top, "__all__", ())}
+            exported[name] = {key: getattr(top, key) for key in getattr(top, "__all__", ())}
             for module in _module_in(name, "parts"):
-                found[name] |= offers(module)
+                exported[name] |= offers(module)
         return {
             package: {name: value for name, value in named.items() if _is_constructor(value)}
-            for package, named in found.items()
+            for package, named in exported.items()
         }
 
     @cached_property
     def _listed(self) -> dict[str, Callable[..., Any]]:
         """All components, with their package where two packages have the name."""
-        count = collections.Counter(name for found in self._exports.values() for name in found)
+        count = collections.Counter(name for named in self._exports.values() for name in named)
         return {
             name if count[name] == 1 else f"{package}.{name}": value
-            for package, found in self._exports.items()
-            for name, value in found.items()
+            for package, named in self._exports.items()
+            for name, value in named.items()
         }
 
 
@@ -210,9 +210,9 @@ class Catalogue:
         if name in known:
             return known[name]
         if "." in name:
-            found = find_dotted(name, kind)
+            value = find_dotted(name, kind)
             self.named.add(name.partition(".")[0])
-            return found
+            return value
         other = self.kind_of(name)
         remedy = f"There is {other}:{name}." if other else suggest(name, known)
         raise ConfigError(f"there is no {kind} {name!r:.80}. {remedy}")
@@ -231,8 +231,8 @@ class Catalogue:
         """
         projects = sorted({name.partition(".")[0] for name in (*self.packages, *self.named)})
         modules = [module for name in projects for module in _module_in(name, "constraints")]
-        found = [value for module in modules for value in offers(module).values()]
-        return [value for value in found if inspect.isfunction(value)]
+        values = [value for module in modules for value in offers(module).values()]
+        return [value for value in values if inspect.isfunction(value)]
 
 
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
@@ -400,7 +400,7 @@ def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Con
     Raises:
       ConfigError: one of them failed.
     """
-    found: dict[str, tuple[Callable[..., Any], fdl.Config]] = {}
+    graphs: dict[str, tuple[Callable[..., Any], fdl.Config]] = {}
     for name, function in offers(module).items():
         if not inspect.isfunction(function) or needs_arguments(function):
             continue
@@ -409,8 +409,8 @@ def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Con
         if inspect.isclass(kind) and issubclass(kind, fdl.Buildable):
             root = called(f"{module.__name__}.{name}", function)
             if isinstance(root, fdl.Config):
-                found[name] = function, root
-    return found
+                graphs[name] = function, root
+    return graphs
 
 
 def module_with_configs(name: str) -> str:

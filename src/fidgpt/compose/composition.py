@@ -149,8 +149,8 @@ class Composition:
             with contextlib.redirect_stderr(io.StringIO()):  # what it prints is known
                 return code(changed)
 
-        found = functools.partial(edits_between, before, after)
-        self.effects.append(Effect(number, text, meant, found, rerun, before))
+        edits = functools.partial(edits_between, before, after)
+        self.effects.append(Effect(number, text, meant, edits, rerun, before))
 
 
 class _Wrong(NamedTuple):
@@ -228,14 +228,14 @@ def _with_those_in_files(
     errors: list[tuple[str, ConfigError]] = []
     for number, text in enumerate(directives, start=first):
         try:
-            found = registry.read_file(text)
+            file = registry.read_file(text)
         except ConfigErrors as error:
             errors += [(str(mistake), mistake) for mistake in error.mistakes]
         except ConfigError as error:
             errors.append((directive_error(number, text, str(error)), error))
         else:
-            numbered += [(number, item) for item in (found.directives if found else [text])]
-            for _, axis in found.axes[:1] if found else ():
+            numbered += [(number, item) for item in (file.directives if file else [text])]
+            for _, axis in file.axes[:1] if file else ():
                 composition.unused.append(
                     f"the sweep in {axis.where} is for sweep.py: it is left out."
                 )

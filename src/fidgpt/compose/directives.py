@@ -88,8 +88,8 @@ def read_file(directive: str) -> "Overrides | None":
     kind, rest = split_directive(directive)
     if kind not in DIRECTIVES or DIRECTIVES[kind].role != "file":
         return None
-    found: Any = DIRECTIVES[kind].apply(None, rest, None)  # type: ignore[arg-type]
-    return found
+    directives: Any = DIRECTIVES[kind].apply(None, rest, None)  # type: ignore[arg-type]
+    return directives
 
 
 def with_environment(text: str) -> str:
@@ -99,14 +99,14 @@ def with_environment(text: str) -> str:
       ConfigError: a variable is not set, and there is no default.
     """
 
-    def value_of(found: re.Match[str]) -> str:
-        value = os.environ.get(found[1], found[2])
+    def value_of(match: re.Match[str]) -> str:
+        value = os.environ.get(match[1], match[2])
         if value is None:
             from fidgpt.graph import ConfigError
 
             raise ConfigError(
-                f"the environment variable {found[1]} of {found[0]} is not set: "
-                f"export {found[1]}=..., or give a default: ${{env:{found[1]},...}}"
+                f"the environment variable {match[1]} of {match[0]} is not set: "
+                f"export {match[1]}=..., or give a default: ${{env:{match[1]},...}}"
             )
         return value
 

@@ -27,8 +27,8 @@ _SECONDS_BETWEEN_BUILDS = 10
 def base_of(directives: Sequence[str]) -> str:
     """Return the directive that a graph begins with."""
     first = directives[0].strip() if directives else ""
-    if found := read_file(first):
-        first = str((found.directives or [""])[0])
+    if file := read_file(first):
+        first = str((file.directives or [""])[0])
     return first if is_base(first) else f"config:{DEFAULT_CONFIG}"
 
 
@@ -99,7 +99,7 @@ def checksum(roots: Iterable[str]) -> int:
 
     Of installed packages only the folder that holds them is looked at.
     """
-    found = []
+    facts = []
     for root in roots:
         files = [root]
         if os.path.isdir(root) and not root.endswith(INSTALLED):
@@ -116,8 +116,8 @@ def checksum(roots: Iterable[str]) -> int:
                 stat = os.stat(file)
             except OSError:
                 continue
-            found.append((file, stat.st_mtime_ns, stat.st_size))
-    return zlib.crc32(repr(sorted(found)).encode())
+            facts.append((file, stat.st_mtime_ns, stat.st_size))
+    return zlib.crc32(repr(sorted(facts)).encode())
 
 
 def _options(directive: str, allowed: Sequence[str]) -> dict[str, Any]:

@@ -151,14 +151,14 @@ def _roots(named: Sequence[Any], file: str) -> list[str]:
     development that define something of the index, and the file with the config.
     """
     tops = {(getattr(item, "__module__", None) or "").partition(".")[0] for item in named}
-    found = {str(PACKAGE), *(folder for folder in sys.path if folder.endswith(INSTALLED))}
-    found |= {str(Path(file).absolute())} if file else set()
+    roots = {str(PACKAGE), *(folder for folder in sys.path if folder.endswith(INSTALLED))}
+    roots |= {str(Path(file).absolute())} if file else set()
     for top in tops - {"fidgpt"} - sys.stdlib_module_names:
         module = sys.modules.get(top)
         place = next(iter(getattr(module, "__path__", [])), getattr(module, "__file__", None))
         if place and set(INSTALLED).isdisjoint(Path(place).parts):
-            found.add(place)
-    return sorted(found)
+            roots.add(place)
+    return sorted(roots)
 
 
 def write(path: Path, index: Index) -> None:

@@ -66,8 +66,8 @@ def directive_error(number: int, directive: str, message: str) -> str:
 def directives_error(directives: "Sequence[Source]", message: str) -> str:
     """Return a message with the directives that it is about, if there are any."""
     if len(directives) < 2:
-        found = (directive_error(d.number, d.text, message) for d in directives)
-        return next(found, message)
+        errors = (directive_error(d.number, d.text, message) for d in directives)
+        return next(errors, message)
     shown = "\n".join(underlined(directive.text, message) for directive in directives)
     below = textwrap.indent(message, "  ", lambda _: True)
     names = " and ".join(label(directive.number, directive.text) for directive in directives)
@@ -110,11 +110,11 @@ def _wrong_piece(text: str, message: str, start: int, value: int) -> tuple[int, 
     spans = (words[i:end] for i in range(len(words)) for end in range(i + 1, i + 10))
     phrases = {" ".join(span).strip(_PUNCTUATION): None for span in spans}
     phrases = sorted((phrase for phrase in phrases if len(phrase) > 2), key=len, reverse=True)
-    quoted = [found[1] or found[2] for found in _QUOTED.finditer(message)]
+    quoted = [match[1] or match[2] for match in _QUOTED.finditer(message)]
     for pieces, first in ((quoted, start), (quoted, 0), (phrases, value), (phrases, start)):
         for piece in pieces:
             if piece not in text:
                 continue  # to compile a pattern of a long piece takes far longer than to look
-            if found := re.compile(rf"(?<!\w){re.escape(piece)}(?!\w)").search(text, first):
-                return found.span()
+            if match := re.compile(rf"(?<!\w){re.escape(piece)}(?!\w)").search(text, first):
+                return match.span()
     return (start, len(text)) if start < len(text) else (0, max(len(text), 1))

@@ -129,8 +129,8 @@ def _sources(cfg: fdl.Config) -> list[Source]:
 
     Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
     """
-    found = sources_of(node.value for node in parts(cfg))
-    directives = [source for source in found if source.kind == "directive"]
+    sources = sources_of(node.value for node in parts(cfg))
+    directives = [source for source in sources if source.kind == "directive"]
     return sorted(directives, key=lambda source: (source.run is None, source.number))
 
 

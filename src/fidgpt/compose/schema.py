@@ -56,7 +56,7 @@ class _Schema:
     def _directives(self) -> Schema:
         """Return the keys at the top that are no parameters."""
         listed: dict[str, Any] = {"description": "The axes of sweep.py."}
-        found: Schema = {
+        schemas: Schema = {
             "include": {
                 "type": ["string", "array"],
                 "description": "Files that are applied before.",
@@ -65,17 +65,17 @@ class _Schema:
         }
         for kind, one in DIRECTIVES.items():
             if one.role != "file":
-                found[kind] = _NAMES | {"description": f"{one.help}: {kind}:{one.syntax}"}
+                schemas[kind] = _NAMES | {"description": f"{one.help}: {kind}:{one.syntax}"}
         names_of = {"config": self._catalogue.configs, "fiddler": self._catalogue.fiddlers}
         for kind, names in names_of.items():
             named = {"anyOf": [{"enum": sorted(names)}, {"type": ["string", "object"]}]}
             lists = {"type": "array", "items": named}
-            found[kind] |= {"anyOf": [*named["anyOf"], lists]}
+            schemas[kind] |= {"anyOf": [*named["anyOf"], lists]}
         tags = {
             name: {"description": tag.description} for name, tag in self._catalogue.tags.items()
         }
-        found["tag"] |= {"properties": tags}
-        return found
+        schemas["tag"] |= {"properties": tags}
+        return schemas
 
     def _part(self, part: fdl.Buildable) -> Schema:
         """Return the schema of the parameters of a component."""

@@ -43,14 +43,14 @@ def change_of(
         if not token.get("special") and SPACE not in token["content"]
     ]
     for text in (*_SENTENCES, *(f"a {token} b" for token in added), _ALL_BYTES):
-        found = b"".join(values[token] for token in encode(text))
+        decoded = b"".join(values[token] for token in encode(text))
         begun = text if text.startswith(prefix) else prefix + text
         allowed = {prefix + text, begun, unicodedata.normalize("NFC", prefix + text)}
-        if found not in {text.encode() for text in allowed}:
+        if decoded not in {text.encode() for text in allowed}:
             part = next(_suspects(content, text, values), "it")
             if text == _ALL_BYTES:
                 return f"{part} changes some characters"
-            return f"{part} changes {text!r} to {found.decode(errors='replace')!r}"
+            return f"{part} changes {text!r} to {decoded.decode(errors='replace')!r}"
     part = next(_replacing(content), None) or next(_removing(content), None)
     return None if part is None else f"{part} changes texts that hold its pattern"
 

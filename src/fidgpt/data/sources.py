@@ -297,8 +297,8 @@ class RemoteFiles:
 
         with _explaining(self.url, _OF_STORE):
             system, path = fsspec.url_to_fs(self.url)
-            found = system.find(path, detail=True)
-        filled = sorted(name for name, facts in found.items() if facts["size"])
+            entries = system.find(path, detail=True)
+        filled = sorted(name for name, facts in entries.items() if facts["size"])
         names = [name for name in filled if _matches(Path(name), self.patterns)]
         if not names:
             raise DataError(f"{self.url} has no file with text that matches {self.patterns}.")

@@ -96,15 +96,15 @@ def _tags(value: Any, *, is_set: bool) -> dict[fiddle.Key, frozenset[Tag]]:
     if not IS_PART[type(value)] or not fiddle.argument_tags(value):
         return {}
     known = fiddle.raw_arguments(value)
-    found = {
+    own_tags = {
         key: frozenset(tags)
         for key, tags in fiddle.argument_tags(value).items()
         if tags and (key in known) == is_set
     }
-    if len(found) < 2:
-        return found
+    if len(own_tags) < 2:
+        return own_tags
     order = fiddle.set_arguments(value) if is_set else fiddle.all_arguments(value)
-    return {key: found[key] for key in order if key in found}
+    return {key: own_tags[key] for key in order if key in own_tags}
 
 
 def unset_parameters(part: Any) -> dict[fiddle.Key, frozenset[Tag]]:
@@ -128,7 +128,7 @@ def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]
 
 def _merged(node: Node, first: tuple[str, Scope], two: tuple[str, Scope]) -> Scope:
     """Return the scope of a node that is reached by two paths."""
-    merged = {tag: found for tag, found in first[1].items() if two[1].get(tag) is found}
+    merged = {tag: value for tag, value in first[1].items() if two[1].get(tag) is value}
     for tag in (first[1].keys() | two[1].keys()) - merged.keys():
         here, there = _look_up(tag, first[1]), _look_up(tag, two[1])
         if isinstance(here, Conflict) or (isinstance(here, Binding) and here.agrees(there)):
@@ -150,12 +150,12 @@ def _look_up_all(part: Any, tags: frozenset[Tag], scope: Scope) -> Binding | Con
     if len(tags) == 1:
         return _look_up(next(iter(tags)), scope)
     first = None
-    for found in (_look_up(tag, scope) for tag in sorted(tags, key=str)):
-        if isinstance(found, Conflict):
-            return found
-        if isinstance(first, Binding) and found is not None and not first.agrees(found):
-            return Conflict(Node(part), ((first.path, first), (found.path, found)))
-        first = first or found
+    for bound in (_look_up(tag, scope) for tag in sorted(tags, key=str)):
+        if isinstance(bound, Conflict):
+            return bound
+        if isinstance(first, Binding) and bound is not None and not first.agrees(bound):
+            return Conflict(Node(part), ((first.path, first), (bound.path, bound)))
+        first = first or bound
     return first
 
 
@@ -247,10 +247,10 @@ class Resolved:
 
     @cached_property
     def _bindings(self) -> dict[int, dict[fiddle.Key, Binding]]:
-        found: dict[int, dict[fiddle.Key, Binding]] = {}
+        bindings: dict[int, dict[fiddle.Key, Binding]] = {}
         for item in self.inherited:
-            found.setdefault(id(item.part), {})[item.key] = item.binding
-        return found
+            bindings.setdefault(id(item.part), {})[item.key] = item.binding
+        return bindings
 
     @property
     def bound(self) -> Any:
@@ -321,10 +321,10 @@ def _inherit(part: fdl.Buildable, inherited: Inherited, value: Any) -> None:
 def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
     """Whether a node sets a tag of an unset parameter for it."""
     try:
-        found = inherit_all(nodes(root), is_whole=False)
+        inherited = inherit_all(nodes(root), is_whole=False)
     except ConfigError:  # two nodes do, somewhere
         return bool(unset_parameters(part).get(key))
-    return any(item.part is part and item.key == key for item in found)
+    return any(item.part is part and item.key == key for item in inherited)
 
 
 @gc_paused()
@@ -337,11 +337,11 @@ def resolve(root: Any) -> list[Inherited]:
     return Resolved.of(root).inherited
 
 
-def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherited]:
+def inherit_all(graph_nodes: Iterable[Node], *, is_whole: bool = True) -> list[Inherited]:
     """Return what each unset parameter of some nodes, parents first, inherits.
 
     Args:
-      found: the nodes.
+      graph_nodes: the nodes.
       is_whole: whether they are a whole graph, in which a tag that no node sets is an error.
 
     Raises:
@@ -351,7 +351,7 @@ def inherit_all(found: Iterable[Node], *, is_whole: bool = True) -> list[Inherit
     unset: dict[frozenset[Tag], list[tuple[Node, str]]] = {}
     conflicts: dict[Any, tuple[Conflict, list[str]]] = {}
     scopes = _Scopes()
-    for node in found:
+    for node in graph_nodes:
         scopes.enter(node)
         for key, tags in unset_parameters(node.value).items():
             one = _look_up_all(node.value, tags, scopes.at(node, key))

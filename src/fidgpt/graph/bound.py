@@ -64,10 +64,10 @@ class BoundGraph(HashedGraph):
         self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         if self._resolved:
             self._look_up_formulas(self._resolved)
-        self.node_of, found = walk(self.root, self._find_held)
+        self.node_of, ordered = walk(self.root, self._find_held)
         inheriting = {(id(item.part), step_to(item.key)) for item in self.inherited}
         height: dict[int, int] = {}
-        for node in reversed(found):
+        for node in reversed(ordered):
             below = [height[id(child)] for _, child in self.held(node.value)]
             height[id(node.value)] = 1 + max(below, default=0)
             if inheriting and len(node.parents) > 1:
@@ -149,9 +149,9 @@ class BoundGraph(HashedGraph):
 
         Nodes that they look up by path are left out: they are held, and compared, in their places.
         """
-        found = [node.value for node in resolved.nodes if formulas.is_formula(node.value)]
-        originals = {id(resolved.copies[id(n.value)]): n.value for n in resolved.nodes if found}
-        for formula in found:
+        asked = [node.value for node in resolved.nodes if formulas.is_formula(node.value)]
+        originals = {id(resolved.copies[id(n.value)]): n.value for n in resolved.nodes if asked}
+        for formula in asked:
             known = fiddle.set_arguments(resolved.copies[id(formula)])
             values = {
                 name: originals.get(id(value), value)

@@ -56,8 +56,8 @@ def check_and_bind(
     Raises:
       ConfigErrors: every error, all at once.
     """
-    bound, found, errors = _bound(root, constraints)
-    raise_all([*errors, *(constructor_errors(found, errors) if construct else ())])
+    bound, order, errors = _bound(root, constraints)
+    raise_all([*errors, *(constructor_errors(order, errors) if construct else ())])
     return bound
 
 
@@ -67,9 +67,9 @@ def rejections(root: Any, *, constraints: Iterable[Constraint] = ()) -> list[Con
     Raises:
       ConfigErrors: the graph has other errors; these are all of them.
     """
-    bound, found, errors = _bound(root, ())
+    bound, order, errors = _bound(root, ())
     rejected = [*constraint_errors(bound, constraints)]
-    rejected += constructor_errors(found, [*errors, *rejected])
+    rejected += constructor_errors(order, [*errors, *rejected])
     raise_all([*errors, *rejected] if errors else [])
     return rejected
 
@@ -121,17 +121,17 @@ def build(
     Raises:
       ConfigError: the graph is wrong, or a constructor raised an exception of any kind.
     """
-    bound, found, errors = _bound(root, constraints)
+    bound, order, errors = _bound(root, constraints)
     if errors:
-        raise ConfigErrors([*errors, *constructor_errors(found, errors)])
+        raise ConfigErrors([*errors, *constructor_errors(order, errors)])
     plain = bound
     try:
         return _built(plain := _plain(bound), dict(within or {}))
     except Exception as error:  # a division by head_dim=0 is the user's mistake too
         part, cause = fiddle.failed_call(error)
-        calls = nodes(plain) if plain is not bound else found
-        failure = rejection(next((call for call in calls if call.value is part), found[0]), cause)
-    raise_all(constructor_errors(found))
+        calls = nodes(plain) if plain is not bound else order
+        failure = rejection(next((call for call in calls if call.value is part), order[0]), cause)
+    raise_all(constructor_errors(order))
     raise failure
 
 
@@ -258,7 +258,7 @@ def constraint_errors(root: Any, constraints: Iterable[Constraint]) -> Iterator[
             )
 
 
-def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> list[ConfigError]:
+def constructor_errors(order: list[Node], known: Iterable[ConfigError] = ()) -> list[ConfigError]:
     """Return the ValueErrors of all constructors of a bound graph.
 
     Every node is built once, children first, with torch on the meta device; a node is skipped if
@@ -268,14 +268,14 @@ def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> 
     run on meta.
 
     Args:
-      found: the nodes, parents first.
+      order: the nodes, parents first.
       known: errors that were found before; the nodes that they are about are skipped.
     """
     places = {error.place for error in known}
     errors: list[ConfigError] = []
     made: dict[int, Any] = {}
     with _without_memory():
-        for node in reversed(found):
+        for node in reversed(order):
             inside = [*children(node.value)]
             is_wrong = bool(places) and bool(
                 places & {node.path, *(join(node.path, step) for step, _ in inside)}

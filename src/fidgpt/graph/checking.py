@@ -35,9 +35,9 @@ def check(root: Any) -> Any:
     return root
 
 
-def node_errors(found: list[Node]) -> list[ConfigError]:
+def node_errors(graph_nodes: list[Node]) -> list[ConfigError]:
     """Return what is wrong with the nodes of a graph, without binding it."""
-    return [error for node in found for error in _errors(node)]
+    return [error for node in graph_nodes for error in _errors(node)]
 
 
 def _errors(node: Node) -> Iterator[ConfigError]:

@@ -31,12 +31,12 @@ def clone_part(part: B) -> B:
     `Config`, which is built once for all calls, is held by both: a RoPE, or a table. A deferred
     computation of a number is copied too, because it follows the part that asks for it.
     """
-    found = nodes(part)
-    kept = [node.value for node in found[1:] if isinstance(node.value, fdl.Config)]
-    return copies_of(found, kept=[part for part in kept if not is_quantity(part)])[id(part)]
+    inner = nodes(part)
+    kept = [node.value for node in inner[1:] if isinstance(node.value, fdl.Config)]
+    return copies_of(inner, kept=[part for part in kept if not is_quantity(part)])[id(part)]
 
 
-def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, Any]:
+def copies_of(graph_nodes: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, Any]:
     """A copy of each of the nodes of a graph, parents first, by the identity of the node.
 
     What is `kept` is in the copies itself. A root that is no node of a graph is its own copy.
@@ -53,7 +53,7 @@ def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, A
         used.add(me)
         return copies[me]
 
-    for node in reversed([*found]):  # children first, so that depth is no limit
+    for node in reversed([*graph_nodes]):  # children first, so that depth is no limit
         if id(node.value) not in copies:
             copies[id(node.value)] = _with_children(node.value, take)
     return copies

@@ -34,16 +34,16 @@ _NO_REFERENCES: Refer = {}
 
 def renamed(owner: Any) -> Mapping[str, str]:
     """Return the former names that a constructor or package declares, with their successors."""
-    found = declared(owner, "RENAMED")
-    for _ in found:  # a successor may have been renamed too
-        found = {old: found.get(new, new) for old, new in found.items()}
-    return found
+    names = declared(owner, "RENAMED")
+    for _ in names:  # a successor may have been renamed too
+        names = {old: names.get(new, new) for old, new in names.items()}
+    return names
 
 
 def declared(owner: Any, name: str) -> Mapping[str, Any]:
     """Return what a constructor or package declares as `RENAMED` or `REMOVED`; else nothing."""
-    found = getattr(owner, name, None)
-    return found if isinstance(found, Mapping) else {}
+    table = getattr(owner, name, None)
+    return table if isinstance(table, Mapping) else {}
 
 
 def migrated(
@@ -63,11 +63,11 @@ def migrated(
     new_names, removed = renamed(function), declared(function, "REMOVED")
     if not (new_names or removed):
         return written, []
-    found: dict[str, Any] = {}
+    current: dict[str, Any] = {}
     changes: list[str] = []
     for name, value in written.items():
         if name in new_names and name not in names:
-            found[new_names[name]] = value
+            current[new_names[name]] = value
             changes.append(f"{name} was renamed to {new_names[name]}")
         elif name in removed and name not in names:
             kept = removed[name]
@@ -78,8 +78,8 @@ def migrated(
                 )
             changes.append(f"{name} is removed; was {kept!r:.60}, as built now")
         else:
-            found[name] = value
-    return found, changes
+            current[name] = value
+    return current, changes
 
 
 def name_of(thing: Any) -> str:
@@ -99,10 +99,10 @@ def name_of(thing: Any) -> str:
             f"{qualname or repr(thing):.80} cannot be saved by name: define it at the top of a "
             "module that can be imported."
         )
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    if found is not thing and found != thing:  # a method of an instance, or what is wrapped
+        value = getattr(value, part, None)
+    if value is not thing and value != thing:  # a method of an instance, or what is wrapped
         raise ConfigError(
             f"{qualname} cannot be saved by name: {module}.{qualname} is something else."
         )
@@ -152,9 +152,9 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
         return _exported(name, package, qualname)
     if _is_within(module, TORCH_MODULES):
         packages = [vars(importlib.import_module(package)) for package in TORCH_MODULES]
-        found = next((names[qualname] for names in packages if qualname in names), None)
-        if inspect.isclass(found) and found.__module__ == module:  # not what their files import
-            return found
+        value = next((names[qualname] for names in packages if qualname in names), None)
+        if inspect.isclass(value) and value.__module__ == module:  # not what their files import
+            return value
         raise ConfigError(
             f"{name!r:.80} is refused: torch has no module or optimizer of that name."
         )
@@ -185,15 +185,15 @@ def _exported(name: str, package: str, qualname: str) -> Any:
 
 def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -> Any:
     try:
-        found: Any = importlib.import_module(module)
+        value: Any = importlib.import_module(module)
     except Exception as error:  # whatever the user's own package raises
         raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
-    for part in renamed(found).get(qualname, qualname).split("."):
-        known = [name for name in getattr(found, "__dict__", ()) if name[:1] != "_"]
-        found = getattr(found, part, None)
-        if found is None or isinstance(found, types.ModuleType):
+    for part in renamed(value).get(qualname, qualname).split("."):
+        known = [name for name in getattr(value, "__dict__", ()) if name[:1] != "_"]
+        value = getattr(value, part, None)
+        if value is None or isinstance(value, types.ModuleType):
             raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")
-    made = found
+    made = value
     while isinstance(made, functools.partial):
         made = made.func
     origin = getattr(made, "__module__", None) or "an unknown place"
@@ -201,7 +201,7 @@ def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -
         raise ConfigError(
             f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
         )
-    return found
+    return value
 
 
 def is_tag(value: Any) -> bool:
@@ -319,15 +319,15 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
         case [("name", str(name))]:
             return find(name)
         case [("object", [str(name), dict(fields)])]:
-            found = find(name)
-            if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
+            loaded = find(name)
+            if not (inspect.isclass(loaded) and dataclasses.is_dataclass(loaded)):
                 raise ConfigError(f"{name!r:.80} is not a dataclass; only those may be made.")
-            return found(**{key: decode(item, find) for key, item in fields.items()})
+            return loaded(**{key: decode(item, find) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
-            found = find(name)
-            if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
+            loaded = find(name)
+            if not (inspect.isclass(loaded) and issubclass(loaded, enum.Enum)):
                 raise ConfigError(f"{name!r:.80} is not an enum.")
-            return found[member]
+            return loaded[member]
         case [("dtype" | "device" as kind, str(text))]:
             return _torch_value(kind, text)
     raise ConfigError(f"{value!r:.80} is not a known kind of value.")
@@ -338,9 +338,9 @@ def _torch_value(kind: str, text: str) -> Any:
 
     try:
         name = text.removeprefix("torch.")  # getattr would import any module of this name
-        found = vars(torch).get(name) if kind == "dtype" else torch.device(text)
+        value = vars(torch).get(name) if kind == "dtype" else torch.device(text)
     except RuntimeError:
-        found = None
-    if not isinstance(found, getattr(torch, kind)):
+        value = None
+    if not isinstance(value, getattr(torch, kind)):
         raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
-    return found
+    return value

@@ -91,11 +91,11 @@ class _Imports:
 
     def lines(self) -> list[str]:
         """Return the imports in the order of isort: the standard library, others, fidgpt."""
-        found = [f"import {name}" for name in sorted(self._names.pop(""), key=str.lower)]
+        imports = [f"import {name}" for name in sorted(self._names.pop(""), key=str.lower)]
         for package, names in sorted(self._names.items(), key=lambda item: item[0].lower()):
-            found.append(f"from {package} import {', '.join(sorted(names, key=str.lower))}")
+            imports.append(f"from {package} import {', '.join(sorted(names, key=str.lower))}")
         sections: list[list[str]] = [[], [], []]
-        for line in found:
+        for line in imports:
             top = re.split(r"\W", line)[1]
             sections[0 if top in sys.stdlib_module_names else 1 + (top == "fidgpt")].append(line)
         return [line for section in sections if section for line in (*section, "")][:-1]

@@ -90,10 +90,10 @@ def _is_generated(owner: Any, text: str) -> bool:
 def _parameters(text: str) -> dict[str, str]:
     """The texts of an `Args:` section, or of `Attributes:`, where dataclasses name their fields."""
     try:
-        found = [param for param in reversed(parse(text).params) if param.description]
+        described = [param for param in reversed(parse(text).params) if param.description]
     except ParseError:
         return {}
-    own = [param for param in found if param.args[0] != "attribute"] or found
+    own = [param for param in described if param.args[0] != "attribute"] or described
     return {p.arg_name.lstrip("*"): _plain(_ASIDE.split(p.description or "")[0]) for p in own}
 
 

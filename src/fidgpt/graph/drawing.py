@@ -63,8 +63,8 @@ class Drawing:
     def _render(self, suffix: str) -> bytes:
         problem = "There is neither dot nor graphviz-pure."
         beside = sysconfig.get_path("scripts")  # where pip installs the port of Graphviz
-        found = [shutil.which("dot"), shutil.which("graphviz-pure", path=beside)]
-        for program in filter(None, [*found, shutil.which("graphviz-pure")]):
+        programs = [shutil.which("dot"), shutil.which("graphviz-pure", path=beside)]
+        for program in filter(None, [*programs, shutil.which("graphviz-pure")]):
             command, content = [program, f"-T{suffix}"], self.source.encode()
             done = subprocess.run(command, input=content, capture_output=True)
             if done.stdout and not done.returncode:

@@ -67,13 +67,13 @@ class KeptGraph:
         """The graph, which must not change any more."""
         if not self._plain:
             return self._original
-        found = self.nodes()
+        graph_nodes = self.nodes()
         around = {id(ref.container) for ref, _ in self._plain}
-        for node in reversed(found):
+        for node in reversed(graph_nodes):
             if id(node.value) in around:
                 around |= {id(parent.value) for parent, _ in node.parents}
-        kept = [node.value for node in found if id(node.value) not in around]
-        copies = cloning.copies_of(found, kept=kept)
+        kept = [node.value for node in graph_nodes if id(node.value) not in around]
+        copies = cloning.copies_of(graph_nodes, kept=kept)
         for ref, value in self._plain:
             ParameterRef(copies[id(ref.container)], ref.key).write(value)
         return copies[id(self._original)]
@@ -84,10 +84,10 @@ class KeptGraph:
         Raises:
           ConfigError: as they do.
         """
-        found = self._find(selector)
+        refs = self._find(selector)
         if not sign:
-            return [(ref, self._reader.read(ref, text)) for ref in found]
-        leading = _leading(self._original, found) or found
+            return [(ref, self._reader.read(ref, text)) for ref in refs]
+        leading = _leading(self._original, refs) or refs
         return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in leading]
 
     def changed(self, selector: Selector, sign: str, text: str) -> "KeptGraph":
@@ -218,13 +218,13 @@ def tie(root: Any, selector: str, source: str) -> list[Edit]:
             "hold it would still get one each: make it a fdl.Config first."
         )
     inner = {id(node.value) for node in nodes(part)}
-    found = find_parameters(root, selector)
-    for ref in found:
+    refs = find_parameters(root, selector)
+    for ref in refs:
         if id(ref.container) in inner:
             raise ConfigError(
                 f"{ref.path} lies inside {source} ({title(part)}), which would contain itself."
             )
-    return carry_out((ref, part) for ref in found)
+    return carry_out((ref, part) for ref in refs)
 
 
 def untie(root: Any, selector: str) -> list[Edit]:
@@ -239,16 +239,16 @@ def untie(root: Any, selector: str) -> list[Edit]:
     Raises:
       ConfigError: a parameter holds no node, or none of them is shared; the graph is as it was.
     """
-    found = find_parameters(root, selector)
+    refs = find_parameters(root, selector)
     shared = {id(node.value): node for node in nodes(root) if node.is_shared}
     together: dict[int, list[ParameterRef]] = {}
-    for ref in found:
+    for ref in refs:
         if id(_part_at(ref)) in shared:
             together.setdefault(id(ref.value), []).append(ref)
     if not together:
         paths = [node.path for node in shared.values()]
         known = f"Shared are {listed(paths, most=6)}." if paths else "No part is shared."
-        raise ConfigError(f"nothing else shares {found[0].path} ({title(found[0].value)}). {known}")
+        raise ConfigError(f"nothing else shares {refs[0].path} ({title(refs[0].value)}). {known}")
     return carry_out(
         (ref, cloning.clone_part(ref.value))
         for key, matched in together.items()
@@ -277,12 +277,12 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
         node does not fit there; the graph is as it was.
     """
     reader = TextReader(root, parts)
-    call, found = expressions.parse_call(text), find_parameters(root, selector)
-    if (function := reader.part_named(call.name, found[0].hint)) is None:
-        raise ConfigError(reader.why_no_part(found[0], selector, text))
+    call, refs = expressions.parse_call(text), find_parameters(root, selector)
+    if (function := reader.part_named(call.name, refs[0].hint)) is None:
+        raise ConfigError(reader.why_no_part(refs[0], selector, text))
     planned: list[Planned] = []
     olds: dict[int, ParameterRef] = {}
-    for ref in found:
+    for ref in refs:
         if _is_part(ref.value):
             olds.setdefault(id(ref.value), ref)
             continue
@@ -341,10 +341,10 @@ def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
     Raises:
       ConfigError: there is none to replace.
     """
-    found = find(root, *functions)
-    news = {id(part): swapped(part, by) for part in found if fdl.get_callable(part) is not by}
+    replaced = find(root, *functions)
+    news = {id(part): swapped(part, by) for part in replaced if fdl.get_callable(part) is not by}
     carry_out(_replacements(root, news))
-    return [news.get(id(part), part) for part in found]
+    return [news.get(id(part), part) for part in replaced]
 
 
 def carry_out(planned: Iterable[Planned]) -> list[Edit]:
@@ -404,9 +404,9 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
                 yield dataclasses.replace(ref, container=outer), new
 
 
-def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
+def _leading(root: Any, refs: list[ParameterRef]) -> list[ParameterRef]:
     """Return the parameters whose values depend on no other of them."""
-    selected = {(id(ref.container), ref.key) for ref in found}
+    selected = {(id(ref.container), ref.key) for ref in refs}
     sources: dict[tuple[int, fiddle.Key], tuple[int, fiddle.Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
         for one in inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
@@ -423,4 +423,4 @@ def _leading(root: Any, found: list[ParameterRef]) -> list[ParameterRef]:
                     named = find_parameter(root, name)
                     yield id(named.container), named.key
 
-    return [ref for ref in found if len(selected) < 2 or selected.isdisjoint(inputs(ref))]
+    return [ref for ref in refs if len(selected) < 2 or selected.isdisjoint(inputs(ref))]

@@ -296,8 +296,8 @@ def named_defaults(part: fdl.Buildable) -> Mapping[Key, Any] | None:
     try:
         return _known_defaults[function]
     except KeyError:
-        found = _known_defaults[function] = _named_defaults(part)
-        return found
+        defaults = _known_defaults[function] = _named_defaults(part)
+        return defaults
     except TypeError:  # an instance that can be called but not hashed
         return _named_defaults(part)
 

@@ -102,9 +102,9 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
     what = form.removeprefix("fidgpt.")
     with at(f"{source} is not a fidgpt {what}"):
         document = _data_of(text)
-    found = document.get("format") if isinstance(document, dict) else None
-    if found != form:
-        raise ConfigError(f"{source} is not a fidgpt {what}: its format is {found!r:.40}.")
+    stated = document.get("format") if isinstance(document, dict) else None
+    if stated != form:
+        raise ConfigError(f"{source} is not a fidgpt {what}: its format is {stated!r:.40}.")
     if document.get("version") != VERSION:
         version = document.get("version")
         raise ConfigError(f"{source} has version {version!r:.40}, and this fidgpt reads {VERSION}.")
@@ -175,11 +175,11 @@ def read_json(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
         raise ConfigError(f"it has {twice!r:.60} twice in one mapping: remove one of them.")
-    return found
+    return entries
 
 
 def _refuse_constant(word: str) -> Any:

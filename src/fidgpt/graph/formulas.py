@@ -122,14 +122,14 @@ def _tag_of(root: Any, name: str) -> Any:
     return None if is_parameter else known.get(name)
 
 
-def look_up_names(root: Any, found: list[walk.Node]) -> None:
+def look_up_names(root: Any, graph_nodes: list[walk.Node]) -> None:
     """Set the values that each formula of a graph names, while it is being bound.
 
     Raises:
       ConfigErrors: names that lead nowhere, or to what is not a number.
       ConfigError: a formula is computed from itself.
     """
-    formulas = [node for node in found if is_formula(node.value)]
+    formulas = [node for node in graph_nodes if is_formula(node.value)]
     errors: list[ConfigError] = []
     for node in formulas:
         known = dict(fiddle.set_arguments(node.value).get("values") or {})

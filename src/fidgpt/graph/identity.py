@@ -75,14 +75,14 @@ class HashedGraph:
 
         A container is no more than its items: two places that hold a list hold all its items.
         """
-        found: set[int] = set()
+        kept: set[int] = set()
         todo = [node.value for node in self.nodes if len(node.parents) > 1]
         while todo:
             value = todo.pop()
-            if id(value) not in found:
-                found.add(id(value))
+            if id(value) not in kept:
+                kept.add(id(value))
                 todo += () if IS_PART[type(value)] else [child for _, child in self.held(value)]
-        return {id(n.value) for n in self.nodes if id(n.value) in found and IS_PART[type(n.value)]}
+        return {id(n.value) for n in self.nodes if id(n.value) in kept and IS_PART[type(n.value)]}
 
     @cached_property
     def owner_of(self) -> dict[int, int]:

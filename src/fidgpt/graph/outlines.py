@@ -200,5 +200,5 @@ def set_lines(root: Any) -> str:
     return _flat(row for row in rows(root) if row.kind in ("set", "part"))
 
 
-def _flat(found: Iterable[Row]) -> str:
-    return "".join(f"{row.path} = {row.text}\n" for row in found if row.path and row.text)
+def _flat(shown: Iterable[Row]) -> str:
+    return "".join(f"{row.path} = {row.text}\n" for row in shown if row.path and row.text)

@@ -215,8 +215,8 @@ def follow(root: Any, keys: list[fiddle.Key], path: str) -> ParameterRef:
     """
     ref = ParameterRef.to_root(root)
     for key in keys:
-        if found := inside(ref, key):
-            ref = found
+        if inner := inside(ref, key):
+            ref = inner
         elif ref.value is fdl.NO_VALUE:
             raise _nothing_set(ref, path)
         else:
@@ -302,11 +302,11 @@ def _no_such_name(root: Any, part: fdl.Buildable, key: fiddle.Key, path: str) ->
 
 def _places_by_name(root: Any) -> dict[str, list[str]]:
     """Return the paths of all parameters of a graph by their names, and its tags as selectors."""
-    found: dict[str, list[str]] = {}
+    places: dict[str, list[str]] = {}
     for node in parts(root):
         for key in fiddle.all_arguments(node.value):
-            found.setdefault(str(key), []).append(join(node.path, step_to(key)))
+            places.setdefault(str(key), []).append(join(node.path, step_to(key)))
         for tags in fiddle.nonempty_tags(node.value).values():
             for tag in tags:
-                found.setdefault(tag.__name__, [f"@{tag.__name__}"])
-    return found
+                places.setdefault(tag.__name__, [f"@{tag.__name__}"])
+    return places

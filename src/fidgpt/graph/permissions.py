@@ -39,12 +39,12 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
       ConfigErrors: something may not change; all of it is named, but of a part that is another
         one, its arguments are not.
     """
-    found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
-    refused = [decision.change for decision in found if decision.permission is Permission.NEVER]
+    decisions = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
+    refused = [decision.change for decision in decisions if decision.permission is Permission.NEVER]
     places = {change.path for change in refused}
     whole = [change for change in refused if places.isdisjoint(_around(change.path))]
     errors.raise_all([_refusal(change) for change in whole])
-    return found
+    return decisions
 
 
 def _around(path: str) -> list[str]:

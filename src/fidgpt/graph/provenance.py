@@ -126,11 +126,11 @@ def unset_by(part: fdl.Buildable, key: fiddle.Key) -> Assignment | None:
     return next((_assignment(entry) for entry in reversed(entries) if _is_of_tags(entry)), None)
 
 
-def sources_of(found: Iterable[fdl.Buildable]) -> list[Source]:
+def sources_of(values: Iterable[fdl.Buildable]) -> list[Source]:
     """Return the sources of all assignments and tags of some nodes, each once."""
     locations = (
         entry.location
-        for part in found
+        for part in values
         for entries in fiddle.argument_history(part).values()
         for entry in entries
     )

@@ -65,16 +65,16 @@ def _whole_lists(
 
     Without `lists`, only those that hold no nodes any more.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for path in sorted({path for change in changes if (path := _list_of(change))}, key=len):
-        if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
+        if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in texts):
             continue
         with contextlib.suppress(errors.ConfigError):  # it is inside a node that is gone
             ref = find_parameter(target, path)
             is_spelled = lists or not walk.parts(ref.value)
             if is_spelled and (text := spell(ref.value, ref.hint, part_name)) is not None:
-                found[path] = f"set:{path}={text}"
-    return found
+                texts[path] = f"set:{path}={text}"
+    return texts
 
 
 def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> str | None:

@@ -60,10 +60,10 @@ def require_names(text: str) -> None:
     Raises:
       ConfigError: one does not, or has a default.
     """
-    for found in _WRITTEN.finditer(text):
-        if not _NAME.fullmatch(found[0]):
+    for match in _WRITTEN.finditer(text):
+        if not _NAME.fullmatch(match[0]):
             raise ConfigError(
-                f"'{found[0]}' does not name an environment variable: write ${{secret:NAME}}, "
+                f"'{match[0]}' does not name an environment variable: write ${{secret:NAME}}, "
                 "with letters, digits and _ in the name; a secret has no default."
             )
 

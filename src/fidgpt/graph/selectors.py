@@ -33,24 +33,24 @@ def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterR
     steps = paths.parse_selector(selector)
     first = next((i for i, (kind, _) in enumerate(steps) if kind != "key"), len(steps))
     keys, left = [key for _, key in steps[:first]], steps[first:]
-    found = [paths.follow(root, keys, selector) if keys else ParameterRef.to_root(root)]
+    refs = [paths.follow(root, keys, selector) if keys else ParameterRef.to_root(root)]
     while left:
         (kind, named), *left = left
         if kind in ("called", "tag"):
-            known = functions_below(found) if kind == "called" else tags_below(found)
+            known = functions_below(refs) if kind == "called" else tags_below(refs)
             wanted, keys = _look_up(list(known), named, is_tag=kind == "tag")
             left = [*(("key", key) for key in keys), *left]
         else:
             wanted = named
-        if not (matched := _match(found, kind, wanted)):
+        if not (matched := _match(refs, kind, wanted)):
             mistake = MissingEntry if kind == "slice" else ConfigError
-            why = _why_none(found, kind, named)
-            raise mistake(f"{selector} selects nothing: {why}", place=found[0].path)
-        found = matched
-    found = [paths.unwrapped(ref) for ref in found if ref.above is not None]
-    if not found:
+            why = _why_none(refs, kind, named)
+            raise mistake(f"{selector} selects nothing: {why}", place=refs[0].path)
+        refs = matched
+    refs = [paths.unwrapped(ref) for ref in refs if ref.above is not None]
+    if not refs:
         raise ConfigError(f"{selector} is the whole graph: name a parameter in it.")
-    return list({(id(ref.container), ref.key): ref for ref in found}.values())
+    return list({(id(ref.container), ref.key): ref for ref in refs}.values())
 
 
 def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef]:
@@ -64,8 +64,8 @@ def _match(refs: list[ParameterRef], kind: str, named: Any) -> list[ParameterRef
     once = {id(ref.value): ref for ref in reversed(refs)}  # each node, by way of the first match
     refs = [ref for ref in refs if once[id(ref.value)] is ref]
     if kind == "key":
-        found = (paths.inside(ref, named) for ref in refs if _has(ref.value, named))
-        return [ref for ref in found if ref]
+        held = (paths.inside(ref, named) for ref in refs if _has(ref.value, named))
+        return [ref for ref in held if ref]
     if kind == "slice":
         chosen = slice(*(int(number) if number else None for number in named.split(":")))
         lists = [ref for ref in refs if isinstance(ref.value, list | tuple)]
@@ -149,8 +149,8 @@ def _set_or_all(refs: list[ParameterRef]) -> list[ParameterRef]:
 
 def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
     refs = [ParameterRef.to_root(root)]
-    if found := _carriers(refs, lambda own: issubclass(own, tag)):
-        return _set_or_all(found)
+    if carriers := _carriers(refs, lambda own: issubclass(own, tag)):
+        return _set_or_all(carriers)
     known = tags_in(root)
     name = paths.path_of(tag) if tag.__name__ in known else tag.__name__
     raise ConfigError(
@@ -180,8 +180,8 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
             else ""
         )
         return f"{why or f'{state}, and has no entries'}."
-    found = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
-    names = {str(name) for part in found for name in fiddle.all_arguments(part)}
+    holders = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
+    names = {str(name) for part in holders for name in fiddle.all_arguments(part)}
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
     if not names and isinstance(named, str):
         return f"{state}, and has no parameters."
@@ -200,13 +200,13 @@ def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any],
     pieces = dotted.split(".")
     for count in range(len(pieces), 0, -1):
         name = ".".join(pieces[:count])
-        found = {id(item): named for item in known if (named := _named(item, name))}
-        defined = {paths.path_of(item): item for item in found.values()}
+        matches = {id(item): named for item in known if (named := _named(item, name))}
+        defined = {paths.path_of(item): item for item in matches.values()}
         if len(defined) > 1:
             written = " or ".join(f"{'@' if is_tag else ':'}{path}" for path in defined)
             raise ConfigError(f"{name} is the name of {' and of '.join(defined)}: write {written}.")
-        if found:
-            return [item for item in known if id(item) in found], pieces[count:]
+        if matches:
+            return [item for item in known if id(item) in matches], pieces[count:]
     return [], []
 
 
@@ -230,8 +230,8 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
     Raises:
       ConfigError: there is none.
     """
-    found = [node.value for node in parts(root) if _calls(node.value, functions)]
-    if not found:
+    matches = [node.value for node in parts(root) if _calls(node.value, functions)]
+    if not matches:
         names = [getattr(function, "__name__", str(function)) for function in functions]
         called = {title(node.value) for node in parts(root)}
         alike = sorted(name for name in called if name.endswith((*names,)))
@@ -239,7 +239,7 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
         raise ConfigError(
             f"{title(root)} holds no {' or '.join(names)}, so there is nothing to change.{has}"
         )
-    return found
+    return matches
 
 
 def holds(root: Any, *functions: Any) -> bool:
@@ -255,8 +255,8 @@ def _calls(part: fdl.Buildable, functions: tuple[Any, ...]) -> bool:
 
 def tagged(root: Any, tag: type[fdl.Tag]) -> list[tuple[fdl.Buildable, fiddle.Key]]:
     """Return every (node, parameter) under `root` that carries a tag or one derived from it."""
-    found = _carriers([ParameterRef.to_root(root)], lambda own: issubclass(own, tag))
-    return [(ref.container, ref.key) for ref in found]
+    carriers = _carriers([ParameterRef.to_root(root)], lambda own: issubclass(own, tag))
+    return [(ref.container, ref.key) for ref in carriers]
 
 
 def set_tag(root: Any, tag: type[fdl.Tag], value: Any) -> int:
@@ -268,7 +268,7 @@ def set_tag(root: Any, tag: type[fdl.Tag], value: Any) -> int:
     Raises:
       ConfigError: no parameter of the graph carries the tag.
     """
-    found = find_parameters(root, tag)
-    for ref in found:
+    refs = find_parameters(root, tag)
+    for ref in refs:
         ref.write(value)
-    return len(found)
+    return len(refs)

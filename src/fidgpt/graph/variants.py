@@ -133,17 +133,17 @@ class CheckedGraph:
           ConfigError: it matches nothing.
         """
         ref = self._refs(selector)[0]
-        found = self.values.get(id(ref.container), {}).get(ref.key, ref.value)
-        is_new = id(found) in self._changed and is_quantity(found)
-        number = self._made[id(found)] if is_new else computed(found)
-        return found if number is fdl.NO_VALUE else number
+        value = self.values.get(id(ref.container), {}).get(ref.key, ref.value)
+        is_new = id(value) in self._changed and is_quantity(value)
+        number = self._made[id(value)] if is_new else computed(value)
+        return value if number is fdl.NO_VALUE else number
 
     def _differences(self, root: Any) -> dict[_Place, Any] | None:
         """Return the arguments that have other plain values; None if more differs.
 
         A node that both graphs hold is the same, with all inside of it.
         """
-        found: dict[_Place, Any] = {}
+        differences: dict[_Place, Any] = {}
         twins, backs = dict[int, int](), dict[int, int]()
         todo = [(self._root, root)]
         while todo:
@@ -167,8 +167,8 @@ class CheckedGraph:
                 is_plain = _is_plain(one) and _is_plain(value) and IS_PART[type(old)]
                 if not is_plain or IS_NODE[type(one)] != IS_NODE[type(value)]:
                     return None
-                found[me, key] = value
-        return found
+                differences[me, key] = value
+        return differences
 
 
 def _items(value: Any) -> Mapping[Any, Any]:

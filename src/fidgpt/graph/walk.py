@@ -20,8 +20,8 @@ class _Subclasses(dict[type, bool]):
         self._bases = bases
 
     def __missing__(self, kind: type) -> bool:
-        found = self[kind] = issubclass(kind, self._bases)
-        return found
+        answer = self[kind] = issubclass(kind, self._bases)
+        return answer
 
 
 IS_NODE = _Subclasses(NODE_TYPES)  # by the type of a value
@@ -124,45 +124,45 @@ def walk(
       ConfigError: a part contains itself.
     """
     first = Node(root)
-    found = {id(root): first}
+    node_of = {id(root): first}
     held = {id(root): held_by(root)}
     todo = [(step, child, first) for step, child in reversed(held[id(root)])]
     is_tree = True
     while todo:
         step, value, parent = todo.pop()
-        if node := found.get(id(value)):
+        if node := node_of.get(id(value)):
             node.parents.append((parent, step))
             is_tree = False
             continue
-        node = found[id(value)] = Node(value, [(parent, step)])
+        node = node_of[id(value)] = Node(value, [(parent, step)])
         if below := held_by(value):
             held[id(value)] = below
             todo += [(step, child, node) for step, child in reversed(below)]
-    return found, list(found.values()) if is_tree else _parents_first(first, found, held)
+    return node_of, list(node_of.values()) if is_tree else _parents_first(first, node_of, held)
 
 
 def _parents_first(
-    first: Node, found: dict[int, Node], held: dict[int, list[tuple[str, Any]]]
+    first: Node, node_of: dict[int, Node], held: dict[int, list[tuple[str, Any]]]
 ) -> list[Node]:
     """Return nodes that were found in reading order, each after the last of its parents."""
     order: list[Node] = []
     left = [first] if not first.parents else []
-    waiting = {key: len(node.parents) for key, node in found.items()}
+    waiting = {key: len(node.parents) for key, node in node_of.items()}
     while left:
         order.append(left.pop())
         for _, child in reversed(held.get(id(order[-1].value), ())):
             waiting[id(child)] -= 1
             if not waiting[id(child)]:
-                left.append(found[id(child)])
-    if len(order) < len(found):
-        raise next(_loops(first, found.values()))
+                left.append(node_of[id(child)])
+    if len(order) < len(node_of):
+        raise next(_loops(first, node_of.values()))
     return order
 
 
-def _loops(first: Node, found: Iterable[Node]) -> Iterator[ConfigError]:
+def _loops(first: Node, graph_nodes: Iterable[Node]) -> Iterator[ConfigError]:
     """Yield the error of each node that contains itself, in reading order."""
     back, first.parents = first.parents, []  # so that its path is empty
-    for node in found:
+    for node in graph_nodes:
         for parent, step in back if node is first else node.parents[1:]:
             above = parent
             while above is not node and above is not first:
@@ -182,10 +182,10 @@ def parts(root: Any) -> list[Node]:
     return [node for node in nodes(root) if IS_PART[type(node.value)]]
 
 
-def holders(found: list[Node]) -> set[int]:
+def holders(graph_nodes: list[Node]) -> set[int]:
     """The nodes other than plain containers, by identity, given all nodes, parents first."""
     holders: set[int] = set()
-    for node in reversed(found):
+    for node in reversed(graph_nodes):
         held = any(id(child) in holders for _, child in children(node.value))
         if held or IS_PART[type(node.value)]:
             holders.add(id(node.value))

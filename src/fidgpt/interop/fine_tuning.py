@@ -110,8 +110,8 @@ class _File(Recipe):
     def value(self, setting: str, default: Any = None) -> Any:
         """Remove a setting; return its value, or the default of the system."""
         keys, defaults = _SETTINGS.get(setting, (setting, (default,) * 3))
-        found = [self.take(key) for key in keys.split()]
-        return next((value for value in found if value is not None), defaults[self.system])
+        values = [self.take(key) for key in keys.split()]
+        return next((value for value in values if value is not None), defaults[self.system])
 
     def model(self) -> None:
         """Map the model, which is read if it is on this machine."""
@@ -162,10 +162,10 @@ class _File(Recipe):
     def dataset(self) -> dict[str, Any]:
         """Remove the datasets; return the arguments of the first one, and whether it is text."""
         text = self.value("pretraining_dataset")
-        found = text or self.value("datasets")
-        if isinstance(found, dict):  # TRL's mixtures: a list, or fractions by name
-            found = found.get("datasets") or [*found]
-        listed: list[Any] = found.split(",") if isinstance(found, str) else found or [{}]
+        datasets = text or self.value("datasets")
+        if isinstance(datasets, dict):  # TRL's mixtures: a list, or fractions by name
+            datasets = datasets.get("datasets") or [*datasets]
+        listed: list[Any] = datasets.split(",") if isinstance(datasets, str) else datasets or [{}]
         first: dict[str, Any] = listed[0] if isinstance(listed[0], dict) else {"path": listed[0]}
         if not (path := first.get("path") or first.get("id")):
             raise ConfigError("it names no dataset.")

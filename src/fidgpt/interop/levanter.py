@@ -340,8 +340,8 @@ def _map_mixture(recipe: Recipe) -> None:
     if not isinstance(sources, dict) or not isinstance(weights, dict):
         return
     names = [name for name in sources if weights.get(name)]
-    found = [_text(recipe, f"data.configs.{name}") for name in names]
-    texts = [text for text in found if text is not None]
+    datasets = [_text(recipe, f"data.configs.{name}") for name in names]
+    texts = [text for text in datasets if text is not None]
     is_one_field = len({text.field for text in texts}) == 1
     if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
         why = "the texts of a mixture must be local files"

@@ -70,13 +70,13 @@ def model_directives(model: str) -> list[str]:
     name = re.sub("(?<=2.5-)coder|instruct|thinking|safeguard|[^a-z0-9]", "", name)
     named = {key.replace("_", ""): key for key in configs.__all__ if any(map(str.isdigit, key))}
     known = {**named, **_MODELS}
-    found = known.get(max((key for key in known if key in name), key=len, default=""))
-    if not found:
+    config = known.get(max((key for key in known if key in name), key=len, default=""))
+    if not config:
         raise ConfigError(
             f"fidgpt has no named config of {model:.80}: download the model, and name its "
             "directory in the file."
         )
-    return f"config:{found}".split()
+    return f"config:{config}".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +121,10 @@ class Recipe:
 
     def section(self, path: str) -> dict[Any, Any]:
         """Return what is left of a section; an empty one if there is none."""
-        found: Any = self.left
+        value: Any = self.left
         for name in filter(None, path.split(".")):
-            found = found.get(name) if isinstance(found, dict) else None
-        return found if isinstance(found, dict) else {}
+            value = value.get(name) if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else {}
 
     def take(self, path: str, default: Any = None, kind: Any = None) -> Any:
         """Remove an entry; return its value, of the type of its default, which replaces null.

@@ -301,23 +301,23 @@ def _map_records(recipe: Recipe) -> None:
 
 def _tree_of(config: Any) -> dict[str, Any]:
     """Return a dataclass of 2026 in the form of the TOML files, without what is at its default."""
-    found = _changed(config)
+    changed = _changed(config)
     spec, optimizer = getattr(config, "model_spec", None), getattr(config, "optimizer", None)
     tree: dict[str, Any] = {
         {"validator": "validation", "profiler": "profiling"}.get(key, key): value
-        for key, value in found.items()
+        for key, value in changed.items()
         if key not in ("model_spec", "optimizer", "dataloader", "hf_assets_path", "dump_folder")
     }
     tree["model"] = {"name": getattr(spec, "name", None), "flavor": getattr(spec, "flavor", None)}
-    if "hf_assets_path" in found:
-        tree["model"]["hf_assets_path"] = found["hf_assets_path"]
+    if "hf_assets_path" in changed:
+        tree["model"]["hf_assets_path"] = changed["hf_assets_path"]
     groups = getattr(optimizer, "param_groups", None) or ()
     if len(groups) == 1:
         tree["optimizer"] = {"name": groups[0].optimizer_name, **groups[0].optimizer_kwargs}
     elif groups:
         names = ", ".join(group.pattern for group in groups)
         tree["optimizer"] = {"param_groups": names}
-    loader = found.get("dataloader")
+    loader = changed.get("dataloader")
     if isinstance(loader, dict):
         loader.pop("read_options", None)  # threads and buffers
         tree.setdefault("training", {}).update(loader)
@@ -344,26 +344,26 @@ def _count_in_sequences(tree: dict[str, Any], training: Any) -> None:
     length = getattr(training, "max_context_length", None)
     if not isinstance(length, int):
         return
-    found = tree.setdefault("training", {})
-    found["seq_len"] = found.pop("max_context_length", length)
+    section = tree.setdefault("training", {})
+    section["seq_len"] = section.pop("max_context_length", length)
     for name, former in _IN_TOKENS.items():
         tokens = getattr(training, name, -1)
         if tokens > 0:
-            found[former] = max(1, tokens // length)
+            section[former] = max(1, tokens // length)
         if tokens <= 0 or tokens % length == 0:
-            found.pop(name, None)
+            section.pop(name, None)
 
 
 def _changed(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass that differ from their defaults, dataclasses as dicts."""
-    found: dict[str, Any] = {}
+    changed: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         given, default = getattr(value, field.name), field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
         if dataclasses.is_dataclass(given) and not isinstance(given, type):
             if inner := _changed(given):
-                found[field.name] = inner
+                changed[field.name] = inner
         elif given is not None and (default is dataclasses.MISSING or given != default):
-            found[field.name] = list(given) if isinstance(given, tuple) else given
-    return found
+            changed[field.name] = list(given) if isinstance(given, tuple) else given
+    return changed

@@ -145,12 +145,12 @@ class Reports:
     @property
     def tallies(self) -> dict[Tallier, Tensor]:
         """The tally of each module, summed over its calls, in the order of the first calls."""
-        found: dict[Tallier, Tensor] = {}
+        sums: dict[Tallier, Tensor] = {}
         for report in self._chain():
             if report.kind == "tally":
-                before = found.get(report.part)
-                found[report.part] = report.value if before is None else before + report.value
-        return found
+                before = sums.get(report.part)
+                sums[report.part] = report.value if before is None else before + report.value
+        return sums
 
     def pass_on(self, other: "Reports") -> None:
         """Copy all reports to another collector."""
@@ -181,11 +181,11 @@ class Reports:
 
     def _chain(self) -> list["_Report"]:
         """Return all reports in order."""
-        found, report = [], self.last
+        chain, report = [], self.last
         while report.before is not None:
-            found.append(report)
+            chain.append(report)
             report = report.before
-        return found[::-1]
+        return chain[::-1]
 
 
 @contextmanager

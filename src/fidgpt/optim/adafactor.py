@@ -90,9 +90,9 @@ def _step_together(updates: Sequence["_Update"], processes: Processes) -> None:
     sums = iter(processes.all_reduce([tensor for update in updates for tensor in update.sums()]))
     for update in updates:
         update.remember(next(sums), {name: next(sums) for name in update.factors})
-    found = [update.direction() for update in updates]
-    norms = [update.counted(norm) for update, norm in zip(updates, found, strict=True)]
-    for update, direction, norm in zip(updates, found, processes.all_reduce(norms), strict=True):
+    moves = [update.direction() for update in updates]
+    norms = [update.counted(norm) for update, norm in zip(updates, moves, strict=True)]
+    for update, direction, norm in zip(updates, moves, processes.all_reduce(norms), strict=True):
         update.apply(direction, norm)
 
 

@@ -105,14 +105,14 @@ class AllBut:
         pieces = re.split(r"\[([^\]]*)\]", module)
         layers: list[range] = []
         for index in pieces[1::2]:
-            found = re.fullmatch(r"(\d+)(?:::([1-9]\d*))?", index)
-            if found is None:
+            match = re.fullmatch(r"(\d+)(?:::([1-9]\d*))?", index)
+            if match is None:
                 raise ValueError(
                     f"modules={[module]!r} names no modules: write blocks[3], or blocks[1::2] for "
                     "every second layer."
                 )
-            first, step = int(found[1]), int(found[2] or 1)
-            layers.append(range(first, sys.maxsize if found[2] else first + 1, step))
+            first, step = int(match[1]), int(match[2] or 1)
+            layers.append(range(first, sys.maxsize if match[2] else first + 1, step))
         text = r"\.(\d+)".join(map(re.escape, pieces[::2]))
         return re.compile(rf"{text}(?:\.|$)"), layers
 
@@ -120,9 +120,9 @@ class AllBut:
         """Return which of the modules hold a parameter of a name."""
         held = []
         for module, (pattern, layers) in self._patterns.items():
-            found = pattern.match(name)
-            numbers = map(int, found.groups()) if found else ()
-            if found and all(n in layer for n, layer in zip(numbers, layers, strict=True)):
+            match = pattern.match(name)
+            numbers = map(int, match.groups()) if match else ()
+            if match and all(n in layer for n, layer in zip(numbers, layers, strict=True)):
                 held.append(module)
         return held
 
@@ -355,8 +355,8 @@ class LayerDecay:
         self.factor = factor
 
     def __call__(self, name: str, model: nn.Module) -> float:
-        found = [_LAYER.search(name) for name, _ in model.named_parameters()]
-        last = max((int(layer[1]) for layer in found if layer), default=-1)
+        layers = [_LAYER.search(name) for name, _ in model.named_parameters()]
+        last = max((int(layer[1]) for layer in layers if layer), default=-1)
         if layer := _LAYER.search(name):
             return self.factor ** (last - int(layer[1]))
         return self.factor ** (last + 1) if name.startswith("embedding.") else 1.0
@@ -447,9 +447,9 @@ class ParameterGroups:
 
 def _place(names: Iterable[str]) -> str:
     """Return where parameters are, such as `layers 0, 2, 4` or `layer 5, norm`."""
-    found = {name: _LAYER.search(name) for name in names}
-    layers = sorted({int(layer[1]) for layer in found.values() if layer})
+    layer_of = {name: _LAYER.search(name) for name in names}
+    layers = sorted({int(layer[1]) for layer in layer_of.values() if layer})
     numbers = ", ".join(map(str, layers))
     inside = [f"layer{'s' * (len(layers) > 1)} {numbers}"] if layers else []
-    outside = (name.partition(".")[0] for name, layer in found.items() if layer is None)
+    outside = (name.partition(".")[0] for name, layer in layer_of.items() if layer is None)
     return ", ".join([*inside, *dict.fromkeys(outside)])

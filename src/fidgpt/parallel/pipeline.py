@@ -194,8 +194,8 @@ def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: 
             for end in [end for end in after if end > begin]:
                 cost = int(first) * (stage == 0) + totals[end] - totals[begin]
                 worst, squares, counts = after[end]
-                found = max(cost, worst), squares + cost**2, (end - begin, *counts)
-                best[begin] = min(found, best.get(begin, found))
+                choice = max(cost, worst), squares + cost**2, (end - begin, *counts)
+                best[begin] = min(choice, best.get(begin, choice))
                 if cost > best[begin][0]:
                     break
     return [*best[0][2]]

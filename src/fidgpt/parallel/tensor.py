@@ -326,14 +326,14 @@ def _divided(model: nn.Module) -> dict[str, Any]:
     Not divided are components with a child that does not declare its dimensions, and those that
     share a parameter with a module that would divide it in another way, or not at all.
     """
-    found: dict[str, Any] = {}
+    outermost: dict[str, Any] = {}
     for path, module in model.named_modules():
-        is_inner = any(path.startswith(f"{outer}.") for outer in found)
+        is_inner = any(path.startswith(f"{outer}.") for outer in outermost)
         if _declares(module) and not is_inner and _cuts(module) is not None:
-            found[path] = module
+            outermost[path] = module
     while True:
         cuts: dict[Place, _Cut] = {}
-        for component in found.values():
+        for component in outermost.values():
             cuts |= _cuts(component) or {}
         uses: dict[int, set[Any]] = {}
         for module in model.modules():
@@ -341,16 +341,16 @@ def _divided(model: nn.Module) -> dict[str, Any]:
                 uses.setdefault(id(parameter), set()).add(cuts.get((module, name)))
         refused = [
             path
-            for path, component in found.items()
+            for path, component in outermost.items()
             if any(
                 len(uses[id(module._parameters[name])]) > 1
                 for module, name in _cuts(component) or ()
             )
         ]
         if not refused:
-            return found
+            return outermost
         for path in refused:
-            del found[path]
+            del outermost[path]
 
 
 def _declares(module: nn.Module) -> bool:

@@ -40,8 +40,8 @@ def part_sizes(part: Any, module: nn.Module, *, path: str) -> dict[str, Size]:
         arguments = raw_arguments(node.value)
         for name in arguments:
             for created in made:
-                for item, found in _made_for(created, str(name), arguments):
-                    known = (w for w in found if isinstance(w, nn.Module | nn.Parameter))
+                for item, results in _made_for(created, str(name), arguments):
+                    known = (w for w in results if isinstance(w, nn.Module | nn.Parameter))
                     objects.setdefault(id(item), []).extend(known)
     return sizes
 
@@ -50,7 +50,7 @@ def _made_for(
     module: Any, name: str, arguments: Mapping[Any, Any]
 ) -> Iterable[tuple[Any, Sequence[Any]]]:
     """Return each item of an argument of a module, with the objects that it became."""
-    argument, found = arguments[name], getattr(module, name, None)
+    argument, result = arguments[name], getattr(module, name, None)
     if isinstance(module, Transformer) and name in ("blocks", "first_blocks"):
         layers, first = list(module.blocks), len(arguments.get("first_blocks", ()))
         if name == "first_blocks":
@@ -59,6 +59,6 @@ def _made_for(
         return (
             (item, layers[first + (i - first) % count :: count]) for i, item in enumerate(argument)
         )
-    if isinstance(argument, list | tuple) and isinstance(found, nn.ModuleList):
-        return zip(argument, ([item] for item in found), strict=False)
-    return [(argument, [found])]
+    if isinstance(argument, list | tuple) and isinstance(result, nn.ModuleList):
+        return zip(argument, ([item] for item in result), strict=False)
+    return [(argument, [result])]

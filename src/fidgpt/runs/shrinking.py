@@ -181,7 +181,7 @@ def _snake(name: str) -> str:
 def _set(cfg: Any, sizes: Mapping[str, int], *, spread: bool = True, most: int = 0) -> None:
     """Set quantities of a model to small values; different ones stay different with `spread`."""
     values: dict[str, set[int]] = {}
-    found = []
+    changes = []
     for part, key, quantity, value in _numbers(cfg):
         if (
             fdl.get_callable(part) is RoPE
@@ -190,9 +190,9 @@ def _set(cfg: Any, sizes: Mapping[str, int], *, spread: bool = True, most: int =
         ):
             quantity = "rope_head_dim"  # the share of a head that latent attention rotates
         if quantity in sizes and isinstance(value, int):
-            found.append((part, key, quantity, value))
+            changes.append((part, key, quantity, value))
             values.setdefault(quantity, set()).add(value)
-    for part, key, quantity, value in found:
+    for part, key, quantity, value in changes:
         place = sorted(values[quantity]).index(value) if spread else 0
         small = sizes[quantity] * (1 + place)
         small = min(small, most) if most else small

@@ -256,12 +256,12 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
       ConfigError: a file cannot be read, or what is in it is wrong; the line is shown.
     """
     for item in items:
-        found = read_file(item) if isinstance(item, str) else None
-        if found is None:
+        file = read_file(item) if isinstance(item, str) else None
+        if file is None:
             yield _fixed(item)
             continue
-        yield from map(_fixed, found.directives)
-        for flag, text in found.axes:
+        yield from map(_fixed, file.directives)
+        for flag, text in file.axes:
             try:
                 if flag not in makers:
                     raise ConfigError(f"{flag}: has no effect with --search: remove it.")
@@ -351,12 +351,12 @@ class Names:
           choices: of each axis.
           value_of: returns the value that a selector matches in the point's bound graph.
         """
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for labels, choice in zip(self.labels, choices, strict=True):
             label = choice.label
             texts = [_value(d, value_of) for d in choice.directives] if label is None else [label]
-            found |= dict(zip(labels, texts, strict=True))
-        return found
+            values |= dict(zip(labels, texts, strict=True))
+        return values
 
     def name(self, choices: Sequence[Choice], values: dict[str, str]) -> str:
         """Return the name of a point: `LearningRate=1e-3 use_alibi seed=0`."""

@@ -273,13 +273,13 @@ class Bisection:
                     return bad[0]
             return None
 
-        found = minimize(self.pieces, first_bad)
-        if found == self.pieces:
+        culprits = minimize(self.pieces, first_bad)
+        if culprits == self.pieces:
             self._confirm()
-        rest = _without(self.pieces, found)
+        rest = _without(self.pieces, culprits)
         has_cure = bool(rest) and isinstance(self._point(rest), Point)
-        directives, cure = self._directives(found), self._directives(rest) if has_cure else None
-        return Findings(found, directives, cure, self._text(found, directives, cure))
+        directives, cure = self._directives(culprits), self._directives(rest) if has_cure else None
+        return Findings(culprits, directives, cure, self._text(culprits, directives, cure))
 
     def __rich__(self) -> RenderableType:
         head = f"{len(self.pieces)} differences, to be tried in {self.directory}:"
@@ -325,19 +325,19 @@ class Bisection:
         return numbers.get(self.objective.name) if is_whole else None
 
     def _text(
-        self, found: Pieces, directives: tuple[str, ...], cure: tuple[str, ...] | None
+        self, culprits: Pieces, directives: tuple[str, ...], cure: tuple[str, ...] | None
     ) -> str:
-        bounds, (value,) = self._bounds, self._measured([found])
+        bounds, (value,) = self._bounds, self._measured([culprits])
         numbers = [
             "diverged" if number is None or math.isnan(number) else f"{number:.4f}"
             for number in (bounds.good, value, bounds.bad, bounds.threshold)
         ]
-        verb = "differences makes" if len(found) == 1 else "differences, only together, make"
+        verb = "differences makes" if len(culprits) == 1 else "differences, only together, make"
         limit = "" if bounds.threshold is None else f", the threshold {numbers[3]}"
         lines = [
-            f"{len(found)} of {len(self.pieces)} {verb} {self.objective.name} bad: "
+            f"{len(culprits)} of {len(self.pieces)} {verb} {self.objective.name} bad: "
             f"{numbers[0]} -> {numbers[1]} (the bad run {numbers[2]}{limit})",
-            *(f"  {line}" for line in self._lines(found)),
+            *(f"  {line}" for line in self._lines(culprits)),
         ]
         commands = {"the good run with only these changes": directives}
         commands |= {"the bad run without these changes": cure} if cure else {}

@@ -203,13 +203,13 @@ class Maker:
 
     def _checked(self, chosen: Sequence[Choice], graph: fdl.Config) -> tuple[CheckedGraph, Cost]:
         first, like = self._known.get(self._kind(chosen), (chosen, None))
-        found = self._dry_runs.of(graph, like)
-        if like is None or found[0].hashed.root is not like.hashed.root:
+        trials = self._dry_runs.of(graph, like)
+        if like is None or trials[0].hashed.root is not like.hashed.root:
             for i, (choice, other) in enumerate(zip(first, chosen, strict=True)):
                 self._is_plain[i] &= choice == other
             recent = [*self._known.values()][-_MOST_KNOWN:]
-            self._known = {self._kind(pair[0]): pair for pair in [*recent, (chosen, found[0])]}
-        return found
+            self._known = {self._kind(pair[0]): pair for pair in [*recent, (chosen, trials[0])]}
+        return trials
 
     def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice, ...]:
         pairs = zip(chosen, self._is_plain, strict=True)

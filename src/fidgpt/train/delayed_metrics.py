@@ -54,13 +54,13 @@ class AsyncMetrics:
         return {name: number(value) for name, value in self._values.items()}
 
     def _tensors(self) -> list[Tensor]:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for value in self._values.values():
             if isinstance(value, Tensor):
-                found.append(value)
+                tensors.append(value)
             elif _is_list(value):
-                found.extend(value)
-        return found
+                tensors.extend(value)
+        return tensors
 
 
 def _is_list(value: object) -> bool:

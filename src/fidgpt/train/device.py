@@ -100,14 +100,14 @@ def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T
     def known() -> T | None:
         return read(read_json(path).get(digest))
 
-    if (found := known()) is not None:
-        return found
+    if (value := known()) is not None:
+        return value
     made = measure()
     with contextlib.suppress(OSError):  # measured again next time
         path.parent.mkdir(parents=True, exist_ok=True)
         with only_one(path, on_wait=lambda: None):
-            if (found := known()) is not None:
-                return found
+            if (value := known()) is not None:
+                return value
             write_whole(path, json.dumps(read_json(path) | {digest: made}, indent=1) + "\n")
     return made
 
@@ -119,8 +119,8 @@ def processor() -> str:
     except OSError:
         lines = []
     names = ("model name", "cpu family", "model\t", "stepping", "flags")
-    found = dict.fromkeys(line for line in lines if line.startswith(names))
-    return "\n".join(sorted(found, key=lambda line: not line.startswith("model name")))
+    described = dict.fromkeys(line for line in lines if line.startswith(names))
+    return "\n".join(sorted(described, key=lambda line: not line.startswith("model name")))
 
 
 # Matrices to measure with: a GPU is not filled by a small one, and a CPU takes seconds for a large
@@ -131,11 +131,11 @@ _BUDGET = 0.1  # seconds
 
 def cluster_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Cluster:
     """Return the devices of the current processes, which compute in `dtype`."""
-    device, found = parallel.device, None
+    device, hardware = parallel.device, None
     if device.type == "cuda":
-        found = find_device(torch.cuda.get_device_name(device))
-    found = found or measured_device(device, dtype)
-    return calibrated(replace(found, memory=_memory_of(device)), parallel.planned_size)
+        hardware = find_device(torch.cuda.get_device_name(device))
+    hardware = hardware or measured_device(device, dtype)
+    return calibrated(replace(hardware, memory=_memory_of(device)), parallel.planned_size)
 
 
 def _memory_of(device: torch.device) -> float:

@@ -60,8 +60,8 @@ class Answers:
         """Return the nats of each whole (text,), in windows of which only the last overlaps."""
         tokenizer = self.examinee.tokenizer
         begins = [document_begin(tokenizer, request.args[0]) for request in requests]
-        found = self.likelihoods([(begin[:1], begin[1:]) for begin in begins])
-        return [nats for nats, _ in found]
+        likelihoods = self.likelihoods([(begin[:1], begin[1:]) for begin in begins])
+        return [nats for nats, _ in likelihoods]
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the text after each (context, settings), up to its end."""
@@ -119,13 +119,13 @@ class Answers:
                 each = examinee.likelihoods(rows, starts)
                 sums = [(float(nats.double().sum()), bool(greedy.all())) for nats, greedy in each]
                 scores |= zip(numbers, sums, strict=True)
-        found: list[Likelihood] = [(0.0, True)] * len(texts)
+        likelihoods: list[Likelihood] = [(0.0, True)] * len(texts)
         for (owner, _, _), (nats, is_greedy) in zip(
             windows, gathered(scores, parallel), strict=True
         ):
-            total, was_greedy = found[owner]
-            found[owner] = total + nats, was_greedy and is_greedy
-        return found
+            total, was_greedy = likelihoods[owner]
+            likelihoods[owner] = total + nats, was_greedy and is_greedy
+        return likelihoods
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and those after it, encoded as one text.
@@ -268,15 +268,15 @@ class Tasks:
                 log_samples=False,
             )
         assert results is not None  # the adapter is the first process
-        found: Scores = {}
+        scores: Scores = {}
         for task, row in {**results["results"], **results.get("groups", {})}.items():
             for key, value in row.items():
                 metric, separator, how = key.partition(",")
                 is_number = isinstance(value, int | float) and not isinstance(value, bool)
                 if separator and is_number and math.isfinite(value):
                     name = metric if how == "none" else f"{metric}/{how}"
-                    found.setdefault(task, {})[name] = float(value)
-        return found
+                    scores.setdefault(task, {})[name] = float(value)
+        return scores
 
 
 def _load(names: Sequence[str], include_path: str | Path | None) -> Any:
@@ -382,6 +382,6 @@ class TaskEvaluation(Tasks, Periodic):
         """Return `TASK/METRIC` of every task and group."""
         tokenizer = self.corpus.prepare(show_progress=False).tokenizer
         examinee = Examinee(model, tokenizer, self.seq_len, parallel)
-        found = self.run(examinee, batch_size=self.batch_size)
-        row = {f"{task}/{name}": value for task, m in found.items() for name, value in m.items()}
+        scores = self.run(examinee, batch_size=self.batch_size)
+        row = {f"{task}/{name}": value for task, m in scores.items() for name, value in m.items()}
         return parallel.world.broadcast(row)

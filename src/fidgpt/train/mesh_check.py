@@ -114,13 +114,13 @@ class Difference:
 
 def _products(sizes: Mapping[str, int]) -> dict[int, list[str]]:
     """Return the axes, and products of axes, of each size; single axes first."""
-    found: dict[int, list[str]] = {}
+    products: dict[int, list[str]] = {}
     names = [name for name, size in sizes.items() if size > 1]
     for length in range(1, len(names) + 1):
         for chosen in itertools.combinations(names, length):
             size = math.prod(sizes[name] for name in chosen)
-            found.setdefault(size, []).append(" x ".join(chosen))
-    return found
+            products.setdefault(size, []).append(" x ".join(chosen))
+    return products
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _batch(trainer: "Trainer") -> Batch:
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:
     """Return how the loss and each gradient of a step differ from those of another; worst first."""
     numbers = {"loss": (one.loss, other.loss), "norm of all gradients": (one.norm, other.norm)}
-    found = [
+    differences = [
         Difference(name, abs(there - here) / abs(here), there / here)
         for name, (here, there) in numbers.items()
     ]
@@ -289,12 +289,12 @@ def compare(one: Step, other: Step) -> tuple[Difference, ...]:
     tiny = _TINY * math.hypot(*norms.values())
     for name in {**one.gradients, **other.gradients}:
         if name not in one.gradients:
-            found.append(Difference(name, math.inf, math.inf))
+            differences.append(Difference(name, math.inf, math.inf))
         elif name not in other.gradients:
-            found.append(Difference(name, 1.0, 0.0, 0.0))
+            differences.append(Difference(name, 1.0, 0.0, 0.0))
         else:
-            found.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
-    return tuple(sorted(found, key=lambda d: -math.inf if d.error != d.error else -d.error))
+            differences.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
+    return tuple(sorted(differences, key=lambda d: -math.inf if d.error != d.error else -d.error))
 
 
 def _difference(path: str, expected: Tensor, other: Tensor, tiny: float) -> Difference:

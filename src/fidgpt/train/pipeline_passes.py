@@ -85,12 +85,12 @@ class StagePasses:
 
     def _trained_before(self) -> list[bool]:
         """Return for each stage, and after the last, whether any before it has trained weights."""
-        stages, found = self._pipeline.stages, [False]
+        stages, trained_before = self._pipeline.stages, [False]
         for stage in range(len(stages)):
             modules = stages.modules(self._model, stage)
             trained = any(p.requires_grad for module in modules for p in module.parameters())
-            found.append(found[-1] or trained)
-        return found
+            trained_before.append(trained_before[-1] or trained)
+        return trained_before
 
     def take(self, stage: int, kind: str, number: int) -> None:
         """Carry out an action of a timeline."""

@@ -278,7 +278,7 @@ def _gains_by_bfloat16() -> bool:
 @functools.cache
 def _remembered_gain(num_threads: int) -> float:
     """Return what `gain_by_bfloat16` measured with so many threads, in this or another process."""
-    return remembered("products", lambda: gain_by_bfloat16(), read=lambda found: found)
+    return remembered("products", lambda: gain_by_bfloat16(), read=lambda gain: gain)
 
 
 def gain_by_bfloat16() -> float:

@@ -91,13 +91,13 @@ class StepReplay:
             try:
                 before.restore(state)
                 last = _computed(update, state)
-                found = parallel.world.gather(_different(first, last))
-                if any(found):
+                differences = parallel.world.gather(_different(first, last))
+                if any(differences):
                     before.restore(state)
                     second, last = last, _computed(update, state)
                     known = [_different(result, last) for result in (first, second)]
                     repeats = [not any(parallel.world.gather(bool(d))) for d in known]
-                    self._report(_text(found, step, repeats), parallel)
+                    self._report(_text(differences, step, repeats), parallel)
             finally:
                 state.clock = clock
         return last.finish()
@@ -297,19 +297,19 @@ _WHAT = {
 }
 
 
-def _text(found: Sequence[_Difference | None], step: int, repeats: Sequence[bool]) -> str:
+def _text(differences: Sequence[_Difference | None], step: int, repeats: Sequence[bool]) -> str:
     """Describe what differs, where, and what to do.
 
     Args:
-      found: of each process.
+      differences: of each process.
       step: that was computed three times.
       repeats: whether the first, and the second result are the third.
     """
-    stages = [difference.stage for difference in found if difference is not None]
+    stages = [difference.stage for difference in differences if difference is not None]
     stage = min(stages, key=_STAGES.index)
     places = "; ".join(
         f"on process {rank} ({difference.host}): {_listed(difference.names)}"
-        for rank, difference in enumerate(found)
+        for rank, difference in enumerate(differences)
         if difference is not None and difference.stage == stage
     )
     if any(repeats):

@@ -59,8 +59,8 @@ def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> s
       run: the run directory.
       size: bytes to be written, if that is known.
     """
-    found = re.search(r"os error (\d+)", str(error))
-    number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+    match = re.search(r"os error (\d+)", str(error))
+    number = error.errno if isinstance(error, OSError) else int(match[1]) if match else None
     reason = str(error) if number is None else os.strerror(number)
     remedy = "give the run a directory that can be written"
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

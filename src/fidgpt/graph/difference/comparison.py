@@ -41,12 +41,12 @@ class _Pass:
     Attributes:
       is_item: whether it is of an added item of a list.
       became: the pairs of old and new parts, by the identity of the old.
-      found: how the graphs differ, in reading order.
+      findings: how the graphs differ, in reading order.
     """
 
     is_item: bool = False
     became: dict[int, tuple[Any, Any]] = field(default_factory=dict)
-    found: list[_Finding] = field(default_factory=list)
+    findings: list[_Finding] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,9 +118,9 @@ class Comparison:
         self._originals: dict[int, Any] = {}
         both = self.old.node_of.keys() & self.new.node_of.keys()
         if any(IS_PART[type(self.new.node_of[me].value)] for me in both):
-            found = nodes(self.new.root)  # partners are found by identity: compare with a copy
-            copies = cloning.copies_of(found)
-            self._originals = {id(copies[id(node.value)]): node.value for node in found}
+            new_nodes = nodes(self.new.root)  # partners are found by identity: compare with a copy
+            copies = cloning.copies_of(new_nodes)
+            self._originals = {id(copies[id(node.value)]): node.value for node in new_nodes}
             self.new = BoundGraph(copies[id(self.new.root)])
         self._was: dict[int, tuple[Any, _Pass]] = {}  # the old partner, by the identity of the new
         self._containers: set[tuple[int, int]] = set()
@@ -166,15 +166,15 @@ class Comparison:
 
     def differences(self) -> Iterator[changes.Change]:
         """Yield how the graphs differ, without what follows from other changes."""
-        found = list(_in_order(self._all.found))
+        ordered = list(_in_order(self._all.findings))
         changed = {
             place
-            for aspect, edge in found
+            for aspect, edge in ordered
             if aspect in ("value", "call") and not edge.is_only_inherited
             for place in edge.places[edge.at is not self._all :]
         }
         self._reported.clear()
-        for aspect, edge in found:
+        for aspect, edge in ordered:
             if aspect == "value" and edge.is_inherited and self.is_same(edge):
                 continue
             if edge.is_in_formula:
@@ -207,11 +207,11 @@ class Comparison:
 
     def _visit(self, edge: Edge) -> Iterator[Edge]:
         """Record how the graphs differ at an edge, and yield the edges inside."""
-        found, old, new = edge.at.found, edge.old.value, edge.new.value
+        findings, old, new = edge.at.findings, edge.old.value, edge.new.value
         if edge.lost or edge.added:
-            found.append(("tags", edge))
+            findings.append(("tags", edge))
         if edge.is_inherited:
-            found.append(("value", edge))
+            findings.append(("value", edge))
         elif IS_PART[type(old)] and IS_PART[type(new)]:
             yield from self._meet(edge, old, new)
         elif (self.old.has_parts(old) or self.new.has_parts(new)) and any(
@@ -219,7 +219,7 @@ class Comparison:
         ):
             yield from self._enter(edge, old, new)
         elif not self.is_same(edge):
-            found.append(("value", edge))
+            findings.append(("value", edge))
             if edge.like is not None:
                 self._later.append((edge, edge.like, new))
 
@@ -230,13 +230,13 @@ class Comparison:
         is_first = id(old) not in edge.at.became and id(new) not in self._was
         would_share = edge.at is not self._all and is_shared_object(self.old.node_of[id(old)])
         if _differ_by_formula(old, new):
-            edge.at.found.append(("value", edge))
+            edge.at.findings.append(("value", edge))
         elif is_first and (not would_share or hints.is_quantity(old)):
             if _call_of(old) != _call_of(new):
-                edge.at.found.append(("call", edge))
+                edge.at.findings.append(("call", edge))
             yield from self._pair(old, new, edge.at)
         else:
-            edge.at.found.append(("value", edge))
+            edge.at.findings.append(("value", edge))
             self._later.append((edge, old, new))
 
     def _pair(self, old: Any, new: Any, at: _Pass) -> Iterator[Edge]:
@@ -271,7 +271,7 @@ class Comparison:
             return
         self._containers.add((id(old), id(new)))
         if fiddle.kind_of(old) is not fiddle.kind_of(new):
-            edge.at.found.append(("call", edge))
+            edge.at.findings.append(("call", edge))
         if isinstance(old, dict):
             for key in {**old, **new}:
                 one, other = (Argument(held.get(key, fdl.NO_VALUE)) for held in (old, new))
@@ -330,10 +330,10 @@ class Comparison:
                 if graph.has_parts(part):
                     self._report(graph, part)
             old, new = (replace(side, shared_with=None) for side in (old, new))  # as values are
-            gone, found = (
+            gone, came = (
                 heirs.get(place, ()) for heirs, place in zip(self._heirs, edge.places, strict=True)
             )
-            heirs = tuple(edge.path for edge in found or gone)
+            heirs = tuple(edge.path for edge in came or gone)
             return changes.ValueChanged(old, new, heirs, self._num_places(edge))
         if had and has and IS_PART[type(was)] and IS_PART[type(now)]:
             self._report(self.old, was)
@@ -363,12 +363,12 @@ class Comparison:
     @cached_property
     def _heirs(self) -> list[dict[PlaceKey | None, list[Any]]]:
         """In each graph the parameters that inherit a value, by the place that sets it."""
-        found: list[dict[PlaceKey | None, list[Any]]] = [{}, {}]
-        for heirs, graph in zip(found, (self.old, self.new), strict=True):
+        both: list[dict[PlaceKey | None, list[Any]]] = [{}, {}]
+        for heirs, graph in zip(both, (self.old, self.new), strict=True):
             for inherited in graph.inherited:
                 place = id(inherited.binding.node.value), step_to(inherited.binding.key)
                 heirs.setdefault(place, []).append(inherited)
-        return found
+        return both
 
     def _is_known(self, part: Any) -> bool:
         is_paired = id(part) in self._was or id(part) in self._all.became
@@ -407,12 +407,12 @@ class Comparison:
             yield changes.PartAdded(none, changes.Side(path, part))
 
 
-def _in_order(found: list[_Finding]) -> Iterator[_Finding]:
+def _in_order(findings: list[_Finding]) -> Iterator[_Finding]:
     """Yield findings, each followed by those of a copy that begins there.
 
     Every edge that inherits another value is among them, whether it differs or not.
     """
-    stack = [iter(found)]
+    stack = [iter(findings)]
     while stack:
         for aspect, edge in stack[-1]:
             yield aspect, edge
@@ -439,9 +439,9 @@ def diff(old: Any, new: Any) -> changes.Changes:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    found = Comparison(old, new).differences()
+    differences = Comparison(old, new).differences()
     roots = [side.root if isinstance(side, BoundGraph | Resolved) else side for side in (old, new)]
-    return changes.Changes(found, *roots)
+    return changes.Changes(differences, *roots)
 
 
 def since(base: Any, root: Any, *, name: str) -> str:
@@ -450,8 +450,8 @@ def since(base: Any, root: Any, *, name: str) -> str:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    found = diff(base, root)
-    return f"{name}, but\n{changes.diff_text(found)}" if found else f"{name}, unchanged\n"
+    diffs = diff(base, root)
+    return f"{name}, but\n{changes.diff_text(diffs)}" if diffs else f"{name}, unchanged\n"
 
 
 def _differ_by_formula(old: Any, new: Any) -> bool:

@@ -53,22 +53,22 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
     values = [parts(node.value) for node in there if formulas.is_formula(node.value)]
     kept |= {id(node.value) for inside in values for node in inside}  # values are not removed
     lists = {place: items for path in changed for place, items, _ in _lists_on(old.root, path)}
-    found: dict[str, Any] = {place: outside(items) for place, items in lists.items()}
+    places: dict[str, Any] = {place: outside(items) for place, items in lists.items()}
     removed = [node.value for node in there if id(node.value) not in kept]
     copied = [comparison.original(node.value) for node in parts(new.root)]
     for part in [*removed, *filter(None, copied)]:
-        found[old.path(part)] = outside(part) | {"set": _given(part)}
+        places[old.path(part)] = outside(part) | {"set": _given(part)}
     numbers = numbers_in(old.root), numbers_in(new.root)
     for was, now in comparison.pairs():
         for name, count in _repeats(now).items():
             items, counted = (join(old.path(was), step_to(key)) for key in (name, count))
             num_items = len(held(now, name)) if held(now, name) is not fdl.NO_VALUE else 0
-            if num_items < 2 or counted in changed or not (items in found or items in changed):
+            if num_items < 2 or counted in changed or not (items in places or items in changed):
                 continue
             before, after = numbers[0](was, count), numbers[1](now, count)
             if isinstance(before, int) and isinstance(after, int) and num_items >= after:
-                found[counted] = before
-    return found
+                places[counted] = before
+    return places
 
 
 def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iterator[Unmet]:

@@ -332,9 +332,9 @@ def _contents(patch: Patch) -> _Contents:
         entry = patch.parts[path]
         return {**entry, "set": {key: decoded(value) for key, value in entry["set"].items()}}
 
-    found: _Contents = {}
+    contents: _Contents = {}
     for path, change in patch.changes.items():
-        own = found[path] = {}
+        own = contents[path] = {}
         if "old" in change or "new" in change:
             new = change.get("new", fdl.NO_VALUE)
             own["value"] = repr(decoded(new)), text_of(new, patch.parts)
@@ -342,7 +342,7 @@ def _contents(patch: Patch) -> _Contents:
             own["call"] = ("", f"a call of {change['call'][1]}")
         if "tags" in change:
             own["tags"] = ("", f"tagged {' and '.join(change['tags'][1]) or 'with nothing'}")
-    return found
+    return contents
 
 
 def _same_place(ours: _Contents, theirs: _Contents) -> Iterator[str]:

@@ -198,18 +198,18 @@ class _Graph:
     def places(self) -> dict[str, _Place]:
         """Return the row at each path, by the first path of the node that holds it."""
         paths = [""] * len(self.nodes)
-        found: dict[str, _Place] = {"": (0, -1)}  # the root is in no row
+        places: dict[str, _Place] = {"": (0, -1)}  # the root is in no row
         for i, node in enumerate(self.nodes):
             if node["parents"]:
                 holder, row = node["parents"][0]
                 paths[i] = join(paths[holder], self.nodes[holder]["rows"][row]["step"])
-            found |= {join(paths[i], row["step"]): (i, j) for j, row in enumerate(node["rows"])}
-        return found
+            places |= {join(paths[i], row["step"]): (i, j) for j, row in enumerate(node["rows"])}
+        return places
 
     def _number(self, table: str, key: Hashable, entry: Any) -> int:
         """Return the number of an entry of a table, added if it is new."""
-        found = self._tables[table]
-        return found.setdefault(key, (len(found), entry))[0]
+        entries = self._tables[table]
+        return entries.setdefault(key, (len(entries), entry))[0]
 
     def _node(self, value: Any) -> dict[str, Any]:
         described = {"kind": fiddle.kind_of(value).__name__}
@@ -305,12 +305,12 @@ def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
     One that is computed from any other node is left out, as building that may take long. So is one
     that fails: building reports it.
     """
-    found: dict[int, str] = {}
+    results: dict[int, str] = {}
     for node in shown:
         if node.parents and hints.is_quantity(node.value):
             copy = resolved.copies[id(node.value)]
             inner = [node.value for node in parts(copy)]
             if all(hints.is_quantity(item) or isinstance(item, TaggedValueCls) for item in inner):
                 result = hints.computed(copy)
-                found |= {} if result is fdl.NO_VALUE else {id(node.value): leaf_text(result)}
-    return found
+                results |= {} if result is fdl.NO_VALUE else {id(node.value): leaf_text(result)}
+    return results

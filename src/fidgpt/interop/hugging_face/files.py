@@ -336,15 +336,15 @@ def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
     A path of a single layer, where layers of a kind differ, comes before that of all layers.
     """
     layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
-    holder, rest, found = path, "", None
-    while holder and found is None:
-        found = tensors.get(holder) or tensors.get(re.sub(r"\.\d+\.", ".*.", holder, count=1))
-        if found is None:
+    holder, rest, pieces = path, "", None
+    while holder and pieces is None:
+        pieces = tensors.get(holder) or tensors.get(re.sub(r"\.\d+\.", ".*.", holder, count=1))
+        if pieces is None:
             holder, _, last = holder.rpartition(".")
             rest = f".{last}{rest}"
-    if found is None:
+    if pieces is None:
         return
-    form: Form = Same(found) if isinstance(found, str) else found
+    form: Form = Same(pieces) if isinstance(pieces, str) else pieces
     for piece in form.pieces(tensor.detach()):
         yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
 

@@ -102,13 +102,13 @@ class Member(NamedTuple):
             return build(bind(self.config).model)
 
 
-def member_of(family: Family, found: HubConfig) -> Member:
+def member_of(family: Family, config: HubConfig) -> Member:
     """Return the member of a family that a config.json describes.
 
     Raises:
       ConfigError: the family has no such member.
     """
-    settings = settings_of(family, found)
+    settings = settings_of(family, config)
     try:
         return Member(family, settings, family.config(**settings))
     except (ValueError, TypeError) as error:
@@ -121,13 +121,13 @@ def member_in(directory: Path) -> Member:
     Raises:
       ConfigError: there is no such family or member.
     """
-    found = read_config(directory)
+    config = read_config(directory)
     try:
-        family = family_of(found["model_type"])
-        member = member_of(family, found)
+        family = family_of(config["model_type"])
+        member = member_of(family, config)
     except ConfigError as error:
         raise ConfigError(f"{directory / CONFIG} cannot be used:\n  {error}") from error
-    if unknown := unknown_keys(family, found):
+    if unknown := unknown_keys(family, config):
         _warn_once(
             f"{directory / CONFIG} has {', '.join(sorted(unknown))}, which fidgpt's "
             f"{family.model_type} does not know: if they change numbers, those here differ."
@@ -233,8 +233,8 @@ def _require_same(
     model: LanguageModel, member: Member, may_differ: Sequence[str], path: Path
 ) -> None:
     """Reject a model that computes something else, even where the shapes agree."""
-    found = differences(model, member.built())
-    wrong = [difference for difference in found if not _matches(difference.path, may_differ)]
+    differing = differences(model, member.built())
+    wrong = [difference for difference in differing if not _matches(difference.path, may_differ)]
     lines = [f"{d.path} is {d.theirs}, in the model {d.ours}" for d in wrong]
     paths = [difference.path for difference in wrong]
     remedy = f"To allow it: may_differ={paths}" if len(paths) <= _MAX_ALLOWED else ""
@@ -250,15 +250,15 @@ def _require_fit(
 ) -> None:
     """Reject tensors that are missing, unknown, of another shape or coded, or that are torn."""
     wanted = {name: layout.shape(name) for name in layout.pieces}
-    found = {name: tensors.shapes[theirs] for name, theirs in theirs_of.items()}
+    shapes = {name: tensors.shapes[theirs] for name, theirs in theirs_of.items()}
     wrong: list[str] = []
-    for name in sorted(wanted.keys() | found.keys()):
-        is_tied = name in layout.tied and name in found
-        is_free = name not in found and _matches(layout.paths[name], may_differ)
-        if wanted.get(name) != found.get(name) and not is_tied and not is_free:
+    for name in sorted(wanted.keys() | shapes.keys()):
+        is_tied = name in layout.tied and name in shapes
+        is_free = name not in shapes and _matches(layout.paths[name], may_differ)
+        if wanted.get(name) != shapes.get(name) and not is_tied and not is_free:
             there, ours = (
                 "absent" if shape is None else list(shape)
-                for shape in (found.get(name), wanted.get(name))
+                for shape in (shapes.get(name), wanted.get(name))
             )
             wrong.append(f"{name}: {there} there, {ours} in the model")
     for name, theirs in sorted(theirs_of.items()):
@@ -322,7 +322,7 @@ def save_hf(
     origin: HubConfig = {} if source is None else read_config(source)
     seq_len = max(seq_len, origin.get("max_position_embeddings") or 0)
     with whole_weights(model):
-        member, found = _fitting(model, seq_len, model_type, origin.get("model_type"))
+        member, keys = _fitting(model, seq_len, model_type, origin.get("model_type"))
         family = member.family
         layout = layout_of(family, model, member.settings, merge=True)
         directory.mkdir(parents=True, exist_ok=True)
@@ -349,7 +349,7 @@ def save_hf(
         **tokens,
     }
     named = {key: token for key, token in tokens.items() if token is not None}
-    files.write_json(directory / CONFIG, about | published_keys(family, found) | named)
+    files.write_json(directory / CONFIG, about | published_keys(family, keys) | named)
     return family.architecture
 
 
@@ -380,8 +380,8 @@ def fitting_member(
     for family in tried:
         try:
             settings = read_settings(family, model, seq_len=seq_len)
-            found = config_keys(family, settings)
-            member = member_of(family, found)
+            keys = config_keys(family, settings)
+            member = member_of(family, keys)
             built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()
@@ -394,7 +394,7 @@ def fitting_member(
         if family.whole_heads and width % heads:  # which transformers' class would reject
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:
-            return member, found
+            return member, keys
         # Another class of module explains more than the differences below it, which are left out.
         replaced = sum(difference.replaces for difference in different)
         mismatches.append((False, replaced, len(wrong), family, wrong))
@@ -440,7 +440,7 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
     is listed.
     """
     sides = [dict(_facts(side)) for side in (ours, theirs)]
-    found: list[Difference] = []
+    differing: list[Difference] = []
     replaced: set[str] = set()
     for path in {**sides[0], **sides[1]}:
         here, there = (side.get(path) for side in sides)
@@ -449,12 +449,12 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
         if here != there and not is_known:
             shown = (_shown(side[path]) if path in side else "absent" for side in sides)
             replaces = isinstance(here, type) or isinstance(there, type)
-            found.append(Difference(path, *shown, replaces=replaces))
+            differing.append(Difference(path, *shown, replaces=replaces))
             replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
-    counts = Counter(_starred(difference) for difference in found)
+    counts = Counter(_starred(difference) for difference in differing)
     whole = {difference for difference, count in counts.items() if count == layers > 1}
-    return [*dict.fromkeys(d if (all := _starred(d)) not in whole else all for d in found)]
+    return [*dict.fromkeys(d if (all := _starred(d)) not in whole else all for d in differing)]
 
 
 def _starred(difference: Difference) -> Difference:

@@ -102,20 +102,20 @@ _SEQ_LENS = {
 SEQ_LENS = {family: n for n, names in _SEQ_LENS.items() for family in names.split()}
 
 
-def other_values(family: Family, found: Mapping[str, Any]) -> Iterator[str]:
+def other_values(family: Family, config: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error for each key with a value that the family does not compute."""
     settings = family.settings.values()
     for key, allowed in {**FIXED, **family.fixed}.items():
-        if key in found and found[key] not in allowed and key not in settings:
+        if key in config and config[key] not in allowed and key not in settings:
             ours = " or ".join(repr(value) for value in allowed)
-            yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
+            yield f"{key} is {config[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
 
 
-def unknown_keys(family: Family, found: Mapping[str, Any]) -> list[str]:
+def unknown_keys(family: Family, config: Mapping[str, Any]) -> list[str]:
     """Return the keys that are set and of which fidgpt does not know whether they matter."""
     return [
         key
-        for key, value in found.items()
+        for key, value in config.items()
         if value is not None and reason_of(family, key) == UNKNOWN
     ]
 

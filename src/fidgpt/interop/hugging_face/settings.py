@@ -191,31 +191,31 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
       ConfigError: there is no such file, or it is not a config.
     """
     path = directory / CONFIG
-    found = read_json(path)
-    text = found.pop("text_config", None)
+    config = read_json(path)
+    text = config.pop("text_config", None)
     if isinstance(text, dict):  # the whole model has the key that ties tables
-        tie = {key: found[key] for key in ("tie_word_embeddings",) if key in found}
-        found |= text | tie
-    if not isinstance(found.get("model_type"), str):
+        tie = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
+        config |= text | tie
+    if not isinstance(config.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
-    found["model_type"] = _TEXT_OF.get(found["model_type"]) or found["model_type"]
-    if found["model_type"] == "mistral" and "layer_types" in found:
-        found["model_type"] = "ministral"  # as transformers reads it
-    family = families().get(found["model_type"]) if family is None else family
+    config["model_type"] = _TEXT_OF.get(config["model_type"]) or config["model_type"]
+    if config["model_type"] == "mistral" and "layer_types" in config:
+        config["model_type"] = "ministral"  # as transformers reads it
+    family = families().get(config["model_type"]) if family is None else family
     aliases = {} if family is None else family.aliases
-    found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
+    config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:
-        found |= {aliases.get(key, key): value for key, value in _rope(found).items()}
+        config |= {aliases.get(key, key): value for key, value in _rope(config).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
-    experts = [found[key] for key in EXPERTS if key in found]
-    return {key: experts[0] for key in EXPERTS if experts} | found
+    experts = [config[key] for key in EXPERTS if key in config]
+    return {key: experts[0] for key in EXPERTS if experts} | config
 
 
-def _rope(found: HubConfig) -> HubConfig:
-    scaling, rope = (found.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+def _rope(config: HubConfig) -> HubConfig:
+    scaling, rope = (config.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
     result: HubConfig = {"rope_scaling": None}
-    if found["model_type"] in _WHOLE_ROPE and "rope_theta" in found and not (scaling or rope):
+    if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
@@ -227,7 +227,7 @@ def _rope(found: HubConfig) -> HubConfig:
         scaling = rope | scaling
         if "rope_theta" in local:
             result[_LOCAL] = local["rope_theta"]
-    elif rope and found["model_type"] == _GEMMA3:
+    elif rope and config["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
     if unknown := sorted({key for key, value in rope.items() if value is not None} - _ROPE_KEYS):
@@ -238,9 +238,9 @@ def _rope(found: HubConfig) -> HubConfig:
     is_whole = _rope_type(rope) == "proportional"  # a head, of which a part does not rotate
     beside = _IN_ROPE - {_PARTIAL} if is_whole else _IN_ROPE
     result |= {key: rope[key] for key in beside if key in rope}
-    if rope or found.get("rope_parameters") == {}:
+    if rope or config.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in {"type", *result}}
-        length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
+        length = {_LENGTH: config[_LENGTH]} if _LENGTH in config else {}
         result["rope_scaling"] = rest | length | {"rope_type": _rope_type(rope)}
     return result
 
@@ -250,21 +250,21 @@ def _rope_type(rope: Mapping[str, Any]) -> str:
     return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
-def settings_of(family: Family, found: HubConfig) -> Settings:
+def settings_of(family: Family, config: HubConfig) -> Settings:
     """Return the arguments of the family's config, as far as a config.json sets them.
 
     Raises:
       ConfigError: something is missing, or cannot be computed; a line for each.
     """
-    wrong = [*other_values(family, found), *unknown_codes(found)]
+    wrong = [*other_values(family, config), *unknown_codes(config)]
     if family.model_type in SEQ_LENS and (key := family.settings.get("seq_len")):
-        found = {key: SEQ_LENS[family.model_type]} | found
+        config = {key: SEQ_LENS[family.model_type]} | config
     settings: Settings = {}
     for name, key in family.settings.items():
         try:
-            settings |= _setting(family, found, name, key)
+            settings |= _setting(family, config, name, key)
             layers = settings.get("num_layers", 0)
-            is_listed = name in _PER_LAYER and found.get(key) is not None
+            is_listed = name in _PER_LAYER and config.get(key) is not None
             if is_listed and len(settings[name]) < layers:
                 raise ConfigError(f"{key} has {len(settings[name])} layers, not {layers}")
         except ConfigError as error:
@@ -274,10 +274,10 @@ def settings_of(family: Family, found: HubConfig) -> Settings:
     return settings
 
 
-def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
+def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings:
     """Return one setting by its name; nothing where the family's default holds."""
     if name == "scaling":
-        rope = found.get("rope_scaling") or family.defaults.get("rope_scaling")
+        rope = config.get("rope_scaling") or family.defaults.get("rope_scaling")
         for key, scaling in family.scalings.items():
             if rope and rope["rope_type"] == "dynamic" and rope.get(key):
                 factor = _checked(f"rope_scaling.{key}", rope[key], float)
@@ -286,17 +286,17 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
             raise ConfigError("rope_scaling is of type 'proportional', beside a part of each head")
         if rope and rope.get(_ALPHA):
             raise ConfigError(f"rope_scaling has {_ALPHA}, which {family.model_type} does not read")
-        return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
+        return {name: _scaling(rope, seq_len=config.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
-    if key in found and not (is_computed and found[key] is None):
-        value = found[key]
+    if key in config and not (is_computed and config[key] is None):
+        value = config[key]
     elif is_computed:
         try:
-            value = default(found)
+            value = default(config)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{key} is missing, and cannot be computed: {error}") from error
-    if key in family.switches and not found.get(family.switches[key]):
+    if key in family.switches and not config.get(family.switches[key]):
         value = None
     hint = hints_of(family.config)[name]
     is_list = any(get_origin(member) for member in members_of(hint))
@@ -406,32 +406,32 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
     Raises:
       ConfigError: config.json has no form for the scaling.
     """
-    found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
-    found |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
+    hub: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
+    hub |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
     if "scaling" in settings:
-        rope = found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
-        if rope is not None and found.get(_STRENGTH) is not None:
-            rope[_STRENGTH] = found[_STRENGTH]
-    return found | {on: found.get(key) is not None for key, on in family.switches.items()}
+        rope = hub[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        if rope is not None and hub.get(_STRENGTH) is not None:
+            rope[_STRENGTH] = hub[_STRENGTH]
+    return hub | {on: hub.get(key) is not None for key, on in family.switches.items()}
 
 
-def published_keys(family: Family, found: HubConfig) -> HubConfig:
+def published_keys(family: Family, config: HubConfig) -> HubConfig:
     """Return the keys of `config_keys` with one RoPE for each kind of layer, where there are two.
 
     Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
     """
-    if "rope_theta" in found and found["rope_theta"] is None:  # no RoPE at all
-        return found | {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
+    if "rope_theta" in config and config["rope_theta"] is None:  # no RoPE at all
+        return config | {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
     if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
-        return found
+        return config
     flat = ("rope_theta", "rope_scaling", _LOCAL)
-    theta, scaling, local = (found.get(key) for key in flat)
+    theta, scaling, local = (config.get(key) for key in flat)
     ropes = {
         FULL: {"rope_type": "default", **(scaling or {}), "rope_theta": theta},
         SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
     }
-    rest = {key: value for key, value in found.items() if key not in flat}
-    if _PARTIAL in found:  # of layers without a window
+    rest = {key: value for key, value in config.items() if key not in flat}
+    if _PARTIAL in config:  # of layers without a window
         ropes[FULL][_PARTIAL] = rest.pop(_PARTIAL)
     return rest | {"rope_parameters": ropes}
 
@@ -444,21 +444,21 @@ def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any]
             return {"rope_type": "dynamic", "factor": 1.0, key: vars(scaling)["factor"]}
     for kind, function in _SCALINGS.items():
         if type(scaling) is function:
-            found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
-            found["rope_type"] = kind
+            keys = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
+            keys["rope_type"] = kind
             if isinstance(scaling, LongRoPE):
-                found["attention_factor"] = scaling.amplitude
-            return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
+                keys["attention_factor"] = scaling.amplitude
+            return keys | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
     raise UnknownScaling(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
 
 def _sharpness_keys(scaling: YaRN) -> dict[str, float]:
     """Return the amplitude, and the sharpenings from which DeepSeek's own code computes it."""
-    found, growth = {"attention_factor": scaling.amplitude}, _growth(scaling.factor)
+    keys, growth = {"attention_factor": scaling.amplitude}, _growth(scaling.factor)
     if scaling.sharpness and growth:
         over = (scaling.amplitude * (scaling.sharpness * growth + 1) - 1) / growth
-        found |= {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
-    return found
+        keys |= {"mscale": round(over, 12), _SHARPNESS: scaling.sharpness}
+    return keys
 
 
 def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) -> dict[str, Any]:
@@ -475,7 +475,7 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     Raises:
       ConfigError: it lacks a module of which the family has a setting.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     positions = getattr(getattr(model, "embedding", None), "positions", None)
     if isinstance(positions, library.LearnedPositions):
         seq_len = positions.num_positions
@@ -483,12 +483,12 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     for name in filter(readings.__contains__, family.settings):
         reading = readings[name]
         try:
-            found[name] = (attrgetter(reading) if isinstance(reading, str) else reading)(model)
+            settings[name] = (attrgetter(reading) if isinstance(reading, str) else reading)(model)
         except StopIteration:
             pass  # no layer has it, so that any value would do
         except (AttributeError, IndexError, TypeError) as error:
             raise ConfigError(f"the model has no {name}: {error}") from error
     is_free = "layer_types" in family.settings and "window" not in family.readings
-    if is_free and found.get("window") is None:
-        found.pop("window", None)
-    return found
+    if is_free and settings.get("window") is None:
+        settings.pop("window", None)
+    return settings

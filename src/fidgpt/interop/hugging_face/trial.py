@@ -32,12 +32,12 @@ def describe_hf(directory: str) -> Iterator[str]:
         yield from _propose(path)
         return
     member = member_in(path)
-    family, found = member.family, read_config(path)
+    family, config = member.family, read_config(path)
     yield f"{family.model_type}: {family.architecture}, fidgpt.configs {family.config.__name__}"
     for name, key in family.settings.items():
         if name in member.settings:
             yield f"  {key} -> {name} = {_shown(member.settings[name])}"
-    for key in sorted(found.keys() - {*family.settings.values()}):
+    for key in sorted(config.keys() - {*family.settings.values()}):
         yield f"  {key}: {reason_of(family, key)}"
     cfg = from_hf(directory)
     with torch.device("meta"):
@@ -84,8 +84,8 @@ def _propose(path: Path) -> Iterator[str]:
 def _misfits(path: Path, family: Family) -> list[str]:
     """Return the keys and tensors of a checkpoint that a family does not have, or has besides."""
     try:
-        found = read_config(path, family)
-        member = member_of(family, found)
+        config = read_config(path, family)
+        member = member_of(family, config)
         layout = layout_of(family, member.built(), member.settings)
         shapes = TensorFiles(path).shapes if has_weights(path) else {}
     except ConfigError as error:
@@ -98,7 +98,7 @@ def _misfits(path: Path, family: Family) -> list[str]:
         for name in names
         if there.get(name) != here.get(name)
     }
-    return [*(f"key {key} is unknown" for key in unknown_keys(family, found)), *sorted(tensors)]
+    return [*(f"key {key} is unknown" for key in unknown_keys(family, config)), *sorted(tensors)]
 
 
 def _shown(value: object) -> str:

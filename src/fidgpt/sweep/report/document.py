@@ -71,10 +71,10 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
     for column in choices if len(choices) > 1 else ():
         rows, num_compared = [], 0
         for text in column.texts:
-            found = [group for group in report.ranking if group.values.get(column.label) == text]
-            if not found:
+            groups = [group for group in report.ranking if group.values.get(column.label) == text]
+            if not groups:
                 continue
-            group, second = found[0], found[1] if found[1:] else None
+            group, second = groups[0], groups[1] if groups[1:] else None
             num_compared += second is not None
             others = " ".join(
                 choice.named(group.values[choice.label])
@@ -134,11 +134,11 @@ def _change(effect: Effect) -> str:
 
 def commands(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return what to run next, each a sentence and a command."""
-    found = [("Rerun the best point:", best_command(report, allowed=allowed))]
-    found += extensions(report, allowed=allowed)
+    lines = [("Rerun the best point:", best_command(report, allowed=allowed))]
+    lines += extensions(report, allowed=allowed)
     if (repeat := repeat_command(report, allowed=allowed)) is not None:
-        found.append(("Repeat the two best with other seeds:", repeat))
-    return found
+        lines.append(("Repeat the two best with other seeds:", repeat))
+    return lines
 
 
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
@@ -161,7 +161,7 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
     one or two says nothing, and none follows where a number would leave its sign or become a
     fraction. Nor is a search extended, whose values are no axis.
     """
-    found, every, group = [], _directives(report), report.ranking[0]
+    longer, every, group = [], _directives(report), report.ranking[0]
     best = every[report.records.index(group.records[0])]
     repeat = [f"--repeat=seed:{len(group.records)}"] * (len(group.records) > 1)
     columns = [] if (report.directory / SEARCH).exists() else report.columns
@@ -185,23 +185,23 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
         points = [[*best[:at], (best[at][0], value), *best[at + 1 :]] for value in further]
         command = points and _command(report, every, points, *repeat, allowed=allowed)
         if command:
-            found.append(
+            longer.append(
                 (f"The best {label}, {text}, is the {end} of its axis: extend it:", command)
             )
-    return found
+    return longer
 
 
 def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
     """Return two values that follow numbers as these follow each other."""
     first, last, steps = numbers[0], numbers[-1], len(numbers) - 1
     is_whole = all(float(number).is_integer() for number in numbers)
-    found = []
+    further = []
     for count in (1, 2):
         share = count / steps
         value = last * (last / first) ** share if is_log else last + share * (last - first)
         if value * last > 0 and (not is_whole or abs(value - round(value)) < 1e-9 * abs(value)):
-            found.append(written(value, 4))
-    return found
+            further.append(written(value, 4))
+    return further
 
 
 def _directives(report: Report) -> list[list[tuple[str, str]]]:
@@ -318,17 +318,17 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
 def _curves(report: Report) -> dict[str, Any]:
     """Return the steps and numbers of each point by metric, averaged where they are too many."""
     most = max(_FEWEST, min(_MOST, _NUMBERS // len(report.records)))
-    found: dict[str, list[Any]] = {}
+    panels: dict[str, list[Any]] = {}
     for metric in dict.fromkeys((report.objective.name, *_CURVES)):
-        found[metric] = []
+        panels[metric] = []
         for record in report.records:
             series = record.series(metric)
             width = math.ceil(len(series) / most) or 1
             parts = [series[at : at + width] for at in range(0, len(series), width)]
             means = [statistics.fmean(value for value, _ in part) for part in parts]
             steps = [part[-1][1] for part in parts]
-            found[metric].append([steps, [float(f"{mean:.5g}") for mean in means]])
-    return {metric: curves for metric, curves in found.items() if any(x for x, _ in curves)}
+            panels[metric].append([steps, [float(f"{mean:.5g}") for mean in means]])
+    return {metric: curves for metric, curves in panels.items() if any(x for x, _ in curves)}
 
 
 def page(document: dict[str, Any]) -> str:

@@ -79,8 +79,8 @@ class Record:
         A run whose metrics are lost has those of the table.
         """
         for rows in (self._rows, [{**self.row["metrics"], "step": self.row["step"]}]):
-            if found := [(row[metric], row["step"]) for row in rows if _is_number(row.get(metric))]:
-                return found
+            if pairs := [(row[metric], row["step"]) for row in rows if _is_number(row.get(metric))]:
+                return pairs
         return []
 
 
@@ -130,15 +130,15 @@ def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> lis
     Raises:
       ConfigError: there is no axis of that name.
     """
-    found: dict[str, dict[str, None]] = {}
+    labels: dict[str, dict[str, None]] = {}
     for record in records:
         for label, text in record.values.items():
-            found.setdefault(label, {})[text] = None
+            labels.setdefault(label, {})[text] = None
     for name in repeats:
-        if name not in found:
-            raise ConfigError(f"no axis is called {name}. {suggest(name, found)}")
+        if name not in labels:
+            raise ConfigError(f"no axis is called {name}. {suggest(name, labels)}")
     columns = []
-    for label, texts in found.items():
+    for label, texts in labels.items():
         is_repeat = label in repeats if repeats else bool(results.SEED.search(label))
         try:
             numbers, ordered = zip(*sorted((float(text), text) for text in texts), strict=True)
@@ -316,7 +316,7 @@ class Report:
         for record in records:
             key = tuple(item for item in record.values.items() if item[0] not in self.repeats)
             alike.setdefault(key, []).append(record)
-        self.groups = [Group(found, self.repeats) for found in alike.values()]
+        self.groups = [Group(members, self.repeats) for members in alike.values()]
         self.ranking = sorted(
             (group for group in self.groups if group.finals),
             key=lambda group: objective.sorted_by(statistics.fmean(group.finals)),
@@ -366,8 +366,8 @@ class Report:
                     rest = [f"{k}={v}" for k, v in record.values.items() if k not in skipped]
                     pairs.setdefault((text, " ".join(rest)), []).append((record.final, whole))
             effects += [
-                Effect(*key, statistics.fmean(pair for pair, _ in found), [a - b for a, b in found])
-                for key, found in sorted(pairs.items(), key=lambda x: column.texts.index(x[0][0]))
+                Effect(*key, statistics.fmean(pair for pair, _ in both), [a - b for a, b in both])
+                for key, both in sorted(pairs.items(), key=lambda x: column.texts.index(x[0][0]))
             ]
         return effects
 

@@ -236,7 +236,7 @@ def parabolas(runs: Sequence[Run]) -> list[Parabola]:
             groups[-1].append(run)
         else:
             groups.append([run])
-    found = []
+    fits = []
     for group in groups:
         if len({run.parameters for run in group}) >= 3:
             x = torch.tensor([math.log(run.parameters) for run in group], dtype=torch.float64)
@@ -244,5 +244,5 @@ def parabolas(runs: Sequence[Run]) -> list[Parabola]:
             matrix = torch.stack([x**2, x, torch.ones_like(x)], dim=1)
             square, slope, base = torch.linalg.lstsq(matrix, y, driver="gelsd").solution.tolist()
             flops = sum(run.flops for run in group) / len(group)
-            found.append(Parabola(flops, (square, slope, base), tuple(group)))
-    return found
+            fits.append(Parabola(flops, (square, slope, base), tuple(group)))
+    return fits

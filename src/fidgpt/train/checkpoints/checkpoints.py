@@ -442,11 +442,11 @@ class Checkpoints:
     def _retire(self, final: Path, step: int) -> None:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
         with manifest.explained(final):
-            found = manifest.abandon_after(manifest.find(final.parent.parent), step)
+            checkpoints = manifest.abandon_after(manifest.find(final.parent.parent), step)
             keep = partial(retained, keep_last=self.keep_last, best=self.best)
-            kept_steps = keep([_saved(step, path) for step, path in found.items()])
-            for other in [other for other in found if other not in kept_steps]:
-                manifest.discard(found[other])
+            kept_steps = keep([_saved(step, path) for step, path in checkpoints.items()])
+            for other in [other for other in checkpoints if other not in kept_steps]:
+                manifest.discard(checkpoints[other])
             if self.mirror is not None:
                 self.mirror.update(final.parent.parent, retained=keep, step=step)
 
@@ -457,8 +457,8 @@ class Checkpoints:
 
 
 def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
-    found = manifest.find(directory) if directory is not None else {}
-    before = best_of([_saved(step, path) for step, path in found.items()], best)
+    checkpoints = manifest.find(directory) if directory is not None else {}
+    before = best_of([_saved(step, path) for step, path in checkpoints.items()], best)
     return before is None or best.better(value, before.metrics[best.metric])
 
 

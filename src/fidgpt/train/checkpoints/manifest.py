@@ -222,23 +222,23 @@ def files_of(path: Path, section: str) -> list[Path]:
 
 def find(directory: Path) -> dict[int, Path]:
     """Return the checkpoints of a run by step, oldest first, good or not."""
-    found = {
+    checkpoints = {
         int(name.removeprefix("step_")): path
         for name, path in _entries(directory).items()
         if is_canonical(name)
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(checkpoints.items()))
 
 
-def abandon_after(found: dict[int, Path], step: int) -> dict[int, Path]:
+def abandon_after(checkpoints: dict[int, Path], step: int) -> dict[int, Path]:
     """Rename checkpoints after `step` to `abandoned-...`; return the others."""
-    for later in [other for other in found if other > step]:
-        path = found.pop(later)
+    for later in [other for other in checkpoints if other > step]:
+        path = checkpoints.pop(later)
         abandoned = path.with_name(f"abandoned-{path.name.removeprefix(REPLACED)}")
         if abandoned.exists():
             discard(abandoned)
         os.rename(path, abandoned)
-    return found
+    return checkpoints
 
 
 def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
@@ -262,16 +262,16 @@ def choose(
         CheckpointError: it is missing, damaged or another run's; the message names the newest good
             one.
     """
-    folder, found = folder_of(directory), find(directory)
-    if not found:
+    folder, checkpoints = folder_of(directory), find(directory)
+    if not checkpoints:
         raise CheckpointError(
             f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} starts "
             "with the first step."
         )
-    elif step is not None and step not in found:
-        trouble = f"{folder} holds no step {step}; it holds {', '.join(map(str, found))}."
+    elif step is not None and step not in checkpoints:
+        trouble = f"{folder} holds no step {step}; it holds {', '.join(map(str, checkpoints))}."
     else:
-        path = found[max(found) if step is None else step]
+        path = checkpoints[max(checkpoints) if step is None else step]
         if (reason := refusal(path, needed)) is None:
             return path
         trouble = f"{path} {reason}"
@@ -301,9 +301,9 @@ def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
         names = [name for name in manifest["files"] if _section(name) in needed]
         with ThreadPoolExecutor() as pool:
             hashes = pool.map(lambda name: sha256_of(path / name), names)
-            for name, found in zip(names, hashes, strict=True):
-                if found != (expected := manifest["files"][name]["sha256"]):
-                    return f"is damaged: {name} has sha256 {found[:12]}, not {expected[:12]}."
+            for name, digest in zip(names, hashes, strict=True):
+                if digest != (expected := manifest["files"][name]["sha256"]):
+                    return f"is damaged: {name} has sha256 {digest[:12]}, not {expected[:12]}."
     except OSError as error:
         name = Path(error.filename or MANIFEST).name
         return f"is damaged: {name} cannot be read ({error.strerror})."

@@ -318,12 +318,12 @@ class MemoryCheckpoints:
         """Delete copies on this machine, except for the newest ones until `step`, or all."""
         if not machines.is_first:
             return
-        found = [
+        copies = [
             (one, path) for part in machines.parts() for one, path in manifest.find(part).items()
         ]
-        older = {saved_step for saved_step, _ in found if step is not None and saved_step <= step}
+        older = {saved_step for saved_step, _ in copies if step is not None and saved_step <= step}
         kept = sorted(older)[-self.keep_last :]
-        for saved_step, path in found:
+        for saved_step, path in copies:
             if saved_step not in kept:
                 manifest.discard(path)
 
@@ -337,10 +337,10 @@ def _claim(root: Path, mine: Mapping[str, str]) -> str:
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         root.mkdir(mode=0o700, exist_ok=True)
-        if not (found := read_json(root / _CLAIM)):
+        if not (claim := read_json(root / _CLAIM)):
             write_whole(root / _CLAIM, json.dumps(mine) + "\n")
         stat, boot = root.stat(), _BOOT.read_text(encoding="utf-8").strip()
-        if stat.st_uid != os.getuid() or (found and found != mine):
+        if stat.st_uid != os.getuid() or (claim and claim != mine):
             raise RunError(
                 f"{root} belongs to another run or user: remove it, or name another folder in "
                 "memory with --config='fiddler:use_memory_checkpoints(folder=...)'."
@@ -426,7 +426,7 @@ def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Proc
     step, _ = key
     good, names = _good(own)
     held = peers.gather((sorted(good), names))
-    holders = {name: rank for rank, (found, _) in reversed([*enumerate(held)]) for name in found}
+    holders = {name: rank for rank, (part, _) in reversed([*enumerate(held)]) for name in part}
     wanted = {manifest.MANIFEST, *(name for _, listed in held for name in listed)}
     if lost := sorted(wanted - holders.keys()):
         if peers.is_main:

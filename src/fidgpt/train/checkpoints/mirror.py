@@ -35,9 +35,9 @@ class _Storage:
         from fsspec.core import url_to_fs  # late: few runs have a mirror
 
         check_url(url)
-        found: tuple[Any, str] = url_to_fs(url)
+        opened: tuple[Any, str] = url_to_fs(url)
         self._url = url
-        self._system, root = found
+        self._system, root = opened
         self._root = root.rstrip("/")
         self._system.invalidate_cache()  # others write there too
         self._all = self._names(self._root)

@@ -136,12 +136,12 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     Raises:
         CheckpointError: a module keeps extra state.
     """
-    found: dict[int, tuple[str, Tensor]] = {}
+    tensors: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if not isinstance(tensor, Tensor):
             raise CheckpointError(f"{name} is not a tensor: give the module a buffer instead.")
-        found.setdefault(id(tensor), (name, tensor))
-    return dict(found.values())
+        tensors.setdefault(id(tensor), (name, tensor))
+    return dict(tensors.values())
 
 
 def mismatches(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:

@@ -214,7 +214,7 @@ def graded(exam: Exam, examinee: Examinee) -> list[bool]:
 
 def gathered(own: Mapping[int, T], parallel: DataParallel) -> list[T]:
     """Return what all processes have, in the order of their numbers."""
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     for part in parallel.world.gather(own):
-        found |= part
-    return [found[number] for number in sorted(found)]
+        results |= part
+    return [results[number] for number in sorted(results)]

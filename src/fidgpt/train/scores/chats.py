@@ -125,8 +125,8 @@ def _calculation(row: Row, tokenizer: Tokenizer) -> Question:
 
 def _number(text: str) -> str | None:
     """Return the number of an answer to a question of GSM8K, as its authors compare them."""
-    found = _NUMBER.search(text)
-    return found and found[1].replace(",", "")
+    match = _NUMBER.search(text)
+    return match and match[1].replace(",", "")
 
 
 def _program(row: Row, tokenizer: Tokenizer) -> Question:
