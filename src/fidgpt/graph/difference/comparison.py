@@ -417,7 +417,7 @@ def _in_order(findings: list[_Finding]) -> Iterator[_Finding]:
         for aspect, edge in stack[-1]:
             yield aspect, edge
             if aspect == "value" and edge.copy:
-                stack.append(iter(edge.copy.found))
+                stack.append(iter(edge.copy.findings))
                 break
         else:
             stack.pop()
