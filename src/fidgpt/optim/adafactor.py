@@ -28,8 +28,8 @@ _step = inspect.unwrap(torch.optim.Adafactor.step)
 class Adafactor(torch.optim.Adafactor):
     """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), for divided weights too.
 
-    Row and column statistics are those of the full matrix, to which processes that hold parts of it
-    add up their sums.
+    Row and column statistics cover the full matrix: processes that hold parts of it add up their
+    sums.
 
     Attributes:
       processes: of the run; needed to step weights that are divided over them, and set by
@@ -131,9 +131,10 @@ def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, 
 
 @dataclass
 class _Update:
-    """A step of a parameter, of which this process holds a part.
+    """A step of a parameter; this process may hold only a part of it.
 
-    The names of its steps are those of torch's loop over whole tensors, whose numbers it computes.
+    Its methods are named after the steps of torch's loop over whole tensors, and compute the same
+    numbers.
     """
 
     group: Group
@@ -159,7 +160,7 @@ class _Update:
 
     @property
     def size(self) -> int:
-        """Elements of what is computed: of the largest part of a process, and the statistics."""
+        """Number of elements to compute: the largest part of a process, and the statistics."""
         return self.share.most + sum(math.prod(shape) for _, shape in self.factors.values())
 
     def counted(self, values: Tensor) -> Tensor:

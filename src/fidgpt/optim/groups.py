@@ -277,9 +277,9 @@ def split_hidden_matrices(
 ) -> list[dict[str, Any]]:
     """Move the matrices that Muon optimizes into separate groups with `orthogonal` set.
 
-    Under muP their factor is the root of that of `mup_groups`: an orthogonal update of a square
-    matrix that has the size of Adam's in each element has a spectral norm that grows like the root
-    of the width, and Adam's grows like the width (Yang, Simon and Bernstein, 2023,
+    Under muP their width factor is the root of the one that `mup_groups` sets: an orthogonal update
+    of a square matrix that has the size of Adam's in each element has a spectral norm that grows
+    like the root of the width, and Adam's grows like the width (Yang, Simon and Bernstein, 2023,
     arXiv:2310.17813).
 
     Args:
@@ -337,7 +337,7 @@ class RateScale(Protocol):
 
 
 class LayerDecay:
-    """Layer-wise learning-rate decay: each layer's rate is `factor` times that of the next one.
+    """Layer-wise learning-rate decay: each layer's rate is `factor` times the next layer's rate.
 
     The last layer and the modules after it have the full rate; the embedding has the lowest (Howard
     and Ruder, 2018, arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).

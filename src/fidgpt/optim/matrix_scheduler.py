@@ -1,4 +1,4 @@
-"""Work on whole matrices, of which each process of a run has some.
+"""Work on whole matrices, divided among the processes of a run.
 
 Processes that hold copies of a matrix, or parts of it, would otherwise all repeat what needs the
 whole, such as the orthogonalization of Muon. Here each matrix has one owner: the others send it
@@ -22,7 +22,7 @@ _MOST = 2**25  # elements of the matrices that a process owns in a round, if the
 
 
 class Job(NamedTuple):
-    """A function of a whole matrix, or of each one in a stack, of which a process may hold a part.
+    """A function of a whole matrix, or of each matrix in a stack; processes may hold parts of it.
 
     Attributes:
       part: what this process holds of the matrix, divided as the parameter is.
@@ -83,10 +83,10 @@ class Matrix:
 
 
 class Round(NamedTuple):
-    """What is computed at a time.
+    """The matrices that are computed at a time.
 
     Attributes:
-      matrices: those of which this process is the owner, or holds a part.
+      matrices: the matrices that this process owns, or of which it holds a part.
       is_collected: whether any process sends a part to another, which owns the matrix.
       is_returned: whether any owner sends a part of a result to another process.
     """
@@ -163,7 +163,7 @@ class MatrixScheduler:
         )
 
     def _planned(self, jobs: Sequence[Job]) -> list[Round]:
-        """Return what is computed in turn; owners are the same on all processes."""
+        """Return the rounds in order; owners are the same on all processes."""
         blocks = [block_of(job.parameter) for job in jobs]
         everyone = self._processes.gather(
             [block and [*zip(block.begin, block.tensor.shape, strict=True)] for block in blocks]

@@ -26,11 +26,11 @@ class Muon(Optimizer):
 
     Muon orthogonalizes the momentum of each matrix (Jordan et al., 2024; Liu et al., 2025,
     arXiv:2502.16982, whose scaling lets it share AdamW's learning rate and weight decay). A
-    three-dimensional parameter is a stack of matrices, such as those of experts. The updates are
-    those of `torch.optim.Muon` and `torch.optim.AdamW`.
+    three-dimensional parameter is a stack of matrices, such as the weights of experts. The updates
+    equal those of `torch.optim.Muon` and `torch.optim.AdamW`.
 
     Args:
-      groups: parameter groups, such as those of `split_hidden_matrices`.
+      groups: parameter groups, such as `split_hidden_matrices` returns.
       lr: learning rate of both.
       weight_decay: each step multiplies weights by 1 - lr * weight_decay.
       momentum: Muon's momentum.
@@ -133,7 +133,7 @@ class Muon(Optimizer):
         return torch.bfloat16
 
     def _momentum(self, group: Group, parameter: Tensor) -> Tensor:
-        """Update the momentum; return what is to be orthogonalized, in the format of that."""
+        """Update the momentum; return the matrix to orthogonalize, in the dtype for doing so."""
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:

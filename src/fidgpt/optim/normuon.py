@@ -40,7 +40,7 @@ class NorMuon(Muon):
     with that (cautious decay, arXiv:2510.12402). These are the steps of nanochat.
 
     Args:
-      groups: parameter groups, such as those of `split_hidden_matrices`.
+      groups: parameter groups, such as `split_hidden_matrices` returns.
       lr: learning rate of both.
       weight_decay: AdamW's.
       cautious_decay: of the matrices, per unit of learning rate.
@@ -88,7 +88,7 @@ class NorMuon(Muon):
             group.setdefault("cautious_decay", cautious_decay)
 
     def _format(self, momentum: Tensor) -> torch.dtype:
-        """Return bfloat16 on devices with products in it, else that of the weights."""
+        """Return bfloat16 on devices with products in it, else the dtype of the weights."""
         is_cpu = momentum.device.type == "cpu"
         return momentum.dtype if is_cpu else products_format(momentum.device)
 

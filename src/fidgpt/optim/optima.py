@@ -69,7 +69,7 @@ def power_lines_batch_size(*, share: float, seq_len: int) -> int:
     arXiv:2505.13738); nanochat found 2^19 for its model of 12 layers.
 
     Args:
-      share: tokens of the run relative to those of that model.
+      share: tokens of the run relative to the tokens of that model.
       seq_len: tokens of a sequence.
 
     Raises:

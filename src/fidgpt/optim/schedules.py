@@ -362,8 +362,8 @@ class Phases:
       decay: length of the decay at the end of each cycle; None for all steps after the warm-up.
       rewarmup: length of each later cycle's warm-up, from the value at which the previous cycle
         ended; 0 jumps back to the peak.
-      cycles: number of cycles, or the steps at which they end; defaults to those of the shape, as
-        `InverseDecay` may have them, or one.
+      cycles: number of cycles, or the steps at which they end; defaults to the cycles of the shape,
+        which `InverseDecay` may have, or to one.
       cycle_length: alternative to `cycles`; see `cycle_ends`.
       min_lr_ratio: fraction of the peak at the end of a decay.
       first: 1 for the value of a step at its end; 0 for that at its beginning, as in optax, where
