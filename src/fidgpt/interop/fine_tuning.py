@@ -47,7 +47,7 @@ _SETTINGS: dict[str, tuple[str, tuple[Any, Any, Any]]] = {
     "rate": ("learning_rate", (5e-5, 5e-5, 2e-5)),
 }
 _AXOLOTL, _FACTORY, _TRL = range(3)
-# Of a dataset: what is read, and names of columns, which are found in the rows.
+# Entries of a dataset: what to read, and names of columns, which are found in the rows.
 _ENTRY = re.compile(
     "path|id|name|config|split|type|data_files|ds_type|columns|roles|field|(field|message)_.*"
 )
@@ -71,7 +71,7 @@ _ELSEWHERE = re.compile(
 
 
 def read_fine_tuning(text_or_path: str | Path) -> Mapped:
-    """Return the directives for a file of Axolotl, LLaMA-Factory or TRL, and what is missing here.
+    """Return the directives for a file of Axolotl, LLaMA-Factory or TRL, and its unmapped entries.
 
     Unset entries have the defaults of that system, as of 2026.
 
@@ -102,7 +102,8 @@ class _File(Recipe):
         self.system = _FACTORY if is_factory else _TRL
         if "base_model" in document:
             self.system = _AXOLOTL
-        # A file of TRL does not say which trainer reads it: its name and those of its results may.
+        # A file of TRL does not say which trainer reads it: its name and the names of its results
+        # may.
         about = [*Path(name).parts[-2:], document.get("output_dir"), document.get("hub_model_id")]
         words = re.split("[^a-z]+", " ".join(map(str, about)).lower())
         self.trainer = next((trainer for trainer in ("sft", *_LOSSES) if trainer in words), None)

@@ -1,4 +1,4 @@
-"""GGUF files, which llama.cpp and what is built on it run."""
+"""GGUF files, which llama.cpp and the programs built on it run."""
 
 import json
 import logging
@@ -41,7 +41,7 @@ def _shifted_norms(name: str, tensor: Tensor, values: Values) -> Tensor:
 
 
 def _transposed(name: str, tensor: Tensor, values: Values) -> Tensor:
-    """Return GPT-2's matrices as those of other models."""
+    """Return a matrix of GPT-2 transposed, as other models store it."""
     return tensor.t() if ".c_" in name and tensor.ndim == 2 else tensor
 
 
@@ -50,12 +50,12 @@ def _unchanged(name: str, tensor: Tensor, values: Values) -> Tensor:
 
 
 class _Architecture(NamedTuple):
-    """What llama.cpp calls a family, and what is fixed there.
+    """llama.cpp's name for a family, and the settings that llama.cpp fixes.
 
     Attributes:
       name: in metadata.
       activation: of its MLPs, by its name in config.json.
-      form: how tensors differ from those of the hub.
+      form: how tensors differ from the hub's tensors.
       full_every: one of so many layers has no window.
       allows: keys that only add biases, which llama.cpp reads where they are.
     """

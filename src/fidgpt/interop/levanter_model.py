@@ -93,7 +93,7 @@ _KINDS = {
 
 
 def map_model(recipe: Recipe) -> None:
-    """Record the changes from the named config's model to that of the section `model:`."""
+    """Record the changes from the named config's model to the model of the section `model:`."""
     name = recipe.take("model.type", "llama")
     kind = _KINDS.get(name) or refuse("model.type", name, _KINDS)
     _map_sizes(recipe, kind)

@@ -25,7 +25,7 @@ FROM_CHECKPOINT = (
     "weights and its tokenizer"
 )
 # Models with the architecture of another name: its config, and directives for what differs. None is
-# for models whose names contain that of another architecture.
+# for models whose names contain the name of another architecture.
 _MODELS: dict[str, str | None] = {
     "codellama7b": "llama2_7b set:vocab_size=32016 tag:Theta=1e6",
     "codellama13b": "llama2_13b set:vocab_size=32016 tag:Theta=1e6",
@@ -61,7 +61,7 @@ def model_directives(model: str) -> list[str]:
     """Return the directives for the architecture of a model.
 
     Args:
-      model: its name on the hub, or that of its function in torchtune.
+      model: its name on the hub, or the name of its function in torchtune.
 
     Raises:
       ConfigError: no named config has it.
@@ -99,7 +99,7 @@ class Recipe:
     Args:
       document: the content of the file.
       neutral: by the last name of their path, values at which entries change nothing if they are
-        not read; for others, these are null, false, zero and what is empty.
+        not read; for others, these are null, false, zero and empty values.
       elsewhere: matches paths of entries that are no part of a config here.
     """
 
@@ -120,7 +120,7 @@ class Recipe:
         self._read = {""}
 
     def section(self, path: str) -> dict[Any, Any]:
-        """Return what is left of a section; an empty one if there is none."""
+        """Return the unread entries of a section; an empty dict if there is no such section."""
         value: Any = self.left
         for name in filter(None, path.split(".")):
             value = value.get(name) if isinstance(value, dict) else None

@@ -43,7 +43,7 @@ def read_targets(
     """Return the graph that a YAML file of `_target_` or `_component_` calls describes.
 
     A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside a partial it
-    becomes a `fdl.ArgFactory` if the annotation is that of the result rather than of a function
+    becomes a `fdl.ArgFactory` if the parameter takes the result rather than a function
     that returns it. `_args_` are positional arguments. `_convert_` is ignored, as lists and dicts
     are always plain Python, and `_recursive_: false` is rejected. `hydra.utils.get_class`,
     `get_method` and `get_object` return the object that their `path` names.
@@ -242,7 +242,7 @@ def _is_factory_for(hint: Any, node: fdl.Buildable) -> bool:
 def _fitting(node: fdl.Buildable, key: str | int, value: Any) -> Any:
     """Return a value that fits a parameter's annotation; a default of None always does.
 
-    So does any None for what is not fidgpt's or torch's: many annotate `str` what may be None.
+    So does any None for a callable of another library: many annotate as `str` what may be None.
     """
     default = fiddle.default_of(node, key)
     is_foreign = not _package(fdl.get_callable(node).__module__, ("fidgpt", "torch"))
@@ -448,12 +448,12 @@ def _has_nodes(node: Node) -> bool:
 
 
 def _with_references(value: Any, path: str, places: dict[int, str | None]) -> Any:
-    """Return a tree in which what is shared stands at its first place, with references elsewhere.
+    """Return a tree in which shared values stand at their first place, with references elsewhere.
 
     Args:
       value: the tree.
       path: of the value.
-      places: the first place of what is shared, by its id; None before that is known.
+      places: the first place of each shared value, by its id; None before that is known.
     """
     if not isinstance(value, dict | list):
         return value

@@ -84,7 +84,7 @@ _ELSEWHERE = re.compile(
 def read_torchtitan(config: str | Path | Any) -> Mapped:
     """Return the directives for a torchtitan run, and its entries without an equivalent.
 
-    Unset entries have torchtitan's defaults as of 2026. The model is that of a named config.
+    Unset entries have torchtitan's defaults as of 2026. The model comes from a named config.
 
     Args:
       config: a TOML file of before 2026, as a text or a Path to it; or what a function in a
@@ -261,7 +261,7 @@ def _map_pipeline(recipe: Recipe, stages: int) -> None:
 
 
 def _map_wrappers(recipe: Recipe) -> None:
-    """Map what is compiled and recomputed."""
+    """Map the settings of compilation and recomputation."""
     parts = recipe.take("compile.components", ["model"])
     if recipe.take("compile.enable", False) and "model" in parts:
         recipe.last.append("fiddler:use_compile")
@@ -300,7 +300,7 @@ def _map_records(recipe: Recipe) -> None:
 
 
 def _tree_of(config: Any) -> dict[str, Any]:
-    """Return a dataclass of 2026 in the form of the TOML files, without what is at its default."""
+    """Return a dataclass of 2026 in the form of the TOML files, without entries at defaults."""
     changed = _changed(config)
     spec, optimizer = getattr(config, "model_spec", None), getattr(config, "optimizer", None)
     tree: dict[str, Any] = {

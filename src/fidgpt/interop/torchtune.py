@@ -57,7 +57,7 @@ def is_torchtune(document: Any) -> bool:
 def read_torchtune(text_or_path: str | Path) -> Mapped:
     """Return the directives for a torchtune recipe's file, and its entries without an equivalent.
 
-    Unset entries have torchtune's defaults as of version 0.6.1. Weights and tokenizer are those of
+    Unset entries have torchtune's defaults as of version 0.6.1. Weights and tokenizer come from
     the file's checkpoint, if it is on this machine.
 
     Args:

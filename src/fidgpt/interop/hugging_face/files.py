@@ -57,7 +57,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def is_hub_directory(directory: Path) -> bool:
-    """Return whether a config.json is that of a Hugging Face model, and not of a run."""
+    """Return whether a config.json describes a Hugging Face model rather than a run."""
     try:
         return isinstance(read_json(directory / CONFIG).get("model_type"), str)
     except ConfigError:
@@ -333,7 +333,7 @@ def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
 def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
     """Yield the pieces of one parameter, by the longest known part of its path.
 
-    A path of a single layer, where layers of a kind differ, comes before that of all layers.
+    A path of a single layer, where layers of a kind differ, comes before the path of all layers.
     """
     layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
     holder, rest, pieces = path, "", None

@@ -147,8 +147,8 @@ def from_hf(directory: str) -> fdl.Config[Trainer]:
     no tokenizer.json, the config can be built, and needs a tokenizer before it runs.
 
     Raises:
-      ConfigError: the directory holds no config.json, or not that of a model that fidgpt can
-        compute, for reasons that are all listed; or it has weights that are not safetensors, or
+      ConfigError: the directory holds no config.json, or describes a model that fidgpt cannot
+        compute, with all reasons listed; or it has weights that are not safetensors, or
         that no index names.
     """
     path = Path(directory).expanduser()
@@ -193,7 +193,7 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
         theirs_of = {
             ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)
         }
-        for name, first in layout.tied.items():  # of which either alone may be saved
+        for name, first in layout.tied.items():  # either of the two may be saved alone
             if name in theirs_of and first not in theirs_of:
                 theirs_of[first] = theirs_of.pop(name)
         _require_fit(layout, theirs_of, tensors, may_differ, directory)
@@ -264,7 +264,7 @@ def _require_fit(
     for name, theirs in sorted(theirs_of.items()):
         if (form := tensors.formats[theirs]) not in _FORMATS:
             wrong.append(f"{name}: numbers of type {form} there, not {', '.join(_FORMATS)}")
-    for name, first in layout.tied.items():  # of which both may be saved
+    for name, first in layout.tied.items():  # both may be saved
         both = [theirs_of[key] for key in (name, first) if key in theirs_of]
         if len(both) == 2 and not torch.equal(*map(tensors.__getitem__, both)):
             wrong.append(f"{both[0]} differs from {both[1]}, although {CONFIG} ties them")
@@ -307,7 +307,7 @@ def save_hf(
         for beyond its tokens is not drawn by `generate`.
       max_shard_size: bytes; of one shard there is one file, of more an index too.
       model_type: of the family, where several compute the same, such as llama and phi3; defaults
-        to that of `source` if it is one of them, or to the first one.
+        to the model_type of `source` if it is one of them, or to the first one.
       source: directory of the hub from which the model came. Its longest sequence, and if the
         tokenizer is the same, the files of that and of generation stay as they are.
 
@@ -366,7 +366,7 @@ def _fitting(
 def fitting_member(
     model: LanguageModel, *, seq_len: int, model_type: str | None = None
 ) -> tuple[Member, HubConfig]:
-    """Return the first family of which the member in a config.json is the same model.
+    """Return the first family whose config.json builds the same model.
 
     The member is built from the keys, so that what these cannot hold shows as a difference. With a
     model_type, no other family is tried.

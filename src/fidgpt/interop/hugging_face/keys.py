@@ -61,7 +61,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 EXPERTS = ("num_experts", "num_local_experts")  # names of one key, of the hub and of transformers 5
 UNKNOWN = "unknown"
 # Longest sequence where config.json names none, as in transformers 5's classes; for Bloom and
-# Mamba 2, whose classes have none, that of training.
+# Mamba 2, whose classes have none, the length of training sequences.
 _SEQ_LENS = {
     256: "ctrl",
     512: "openai-gpt",
@@ -112,7 +112,7 @@ def other_values(family: Family, config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def unknown_keys(family: Family, config: Mapping[str, Any]) -> list[str]:
-    """Return the keys that are set and of which fidgpt does not know whether they matter."""
+    """Return the keys that are set and that may matter, as fidgpt does not know them."""
     return [
         key
         for key, value in config.items()

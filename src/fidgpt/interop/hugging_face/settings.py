@@ -79,7 +79,7 @@ _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
 _IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
-# Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
+# Keys of a RoPE; others are refused, as they may belong to a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
 _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
@@ -127,7 +127,7 @@ class UnknownScaling(ConfigError):
 
 
 def families() -> dict[str, Family]:
-    """Return the families by model_type: fidgpt's own, and those of installed projects.
+    """Return the families by model_type: fidgpt's own, and the families of installed projects.
 
     A project offers what its module `families` holds. One with a model_type of fidgpt's own
     replaces it.
@@ -180,7 +180,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     layers with a window have another RoPE, `rope_local_base_freq` is its theta. The content of
     `text_config` is at the top. `layer_types` is there if the file has it in any form.
 
-    A value under another name of a key is also there under that of the family. Beside a RoPE, as
+    A value under another name of a key is also there under the family's name. Beside a RoPE, as
     transformers does, its theta is only read under the family's own name.
 
     Args:
@@ -235,7 +235,7 @@ def _rope(config: HubConfig) -> HubConfig:
             f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
             "not know."
         )
-    is_whole = _rope_type(rope) == "proportional"  # a head, of which a part does not rotate
+    is_whole = _rope_type(rope) == "proportional"  # a whole head, part of which does not rotate
     beside = _IN_ROPE - {_PARTIAL} if is_whole else _IN_ROPE
     result |= {key: rope[key] for key in beside if key in rope}
     if rope or config.get("rope_parameters") == {}:
@@ -383,7 +383,7 @@ def _names(scaling: Any) -> list[str]:
 
 
 def _amplitude(rope: Mapping[str, Any]) -> tuple[float | None, float]:
-    """Return YaRN's amplitude, None for that of its formula, and its sharpness.
+    """Return YaRN's amplitude, or None if its formula sets it, and its sharpness.
 
     As transformers does: the amplitude is set, or the ratio of two sharpenings.
     """
@@ -401,7 +401,7 @@ def _growth(factor: float) -> float:
 
 
 def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
-    """Return the keys of config.json for some settings, of which `scaling` is built.
+    """Return the keys of config.json for some settings; the setting `scaling` is an object.
 
     Raises:
       ConfigError: config.json has no form for the scaling.
@@ -473,7 +473,7 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
       seq_len: used where the model itself has no longest sequence.
 
     Raises:
-      ConfigError: it lacks a module of which the family has a setting.
+      ConfigError: the model lacks a module for which the family has a setting.
     """
     settings: dict[str, Any] = {}
     positions = getattr(getattr(model, "embedding", None), "positions", None)

@@ -58,7 +58,7 @@ def describe_hf(directory: str) -> Iterator[str]:
 
 
 def _propose(path: Path) -> Iterator[str]:
-    """Yield the table of the nearest family for a checkpoint of none, and what is wrong with it."""
+    """Yield a table for a checkpoint of no known family: the nearest family's, and its misfits."""
     content = read_json(path / CONFIG)
     kind, (architecture, *_) = content.get("model_type"), content.get("architectures") or ["?"]
     nearest, wrong = min(
