@@ -278,7 +278,7 @@ class OutputGate(nn.Module):
 class LateNormAttention(Attention):
     """Attention that normalizes queries and keys after their rotation, as Hunyuan and nanochat do.
 
-    The arguments are those of `Attention`.
+    It takes the arguments of `Attention`.
     """
 
     def _placed(self, query: Queries, key: Keys, ctx: AttentionContext) -> Rotated:

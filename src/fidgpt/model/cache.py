@@ -117,7 +117,7 @@ class Cache:
         return before
 
     def row(self, index: int, *, begin: int = 0) -> CachedRow | None:
-        """Return a copy of what is cached of a row, whose columns before `begin` are padding.
+        """Return a copy of a row of the cache; the row's columns before `begin` are padding.
 
         None if the cache is not used, or not by every layer.
         """
@@ -161,7 +161,7 @@ class Cache:
 
         Args:
           kept: the state before, empty at first; overwritten in place, as compiled steps need.
-          state: the new one; shapes and number formats are those of the first.
+          state: the new state, with the shapes and number formats of the first one.
         """
         if not kept:
             kept += [part.clone() for part in state]
@@ -178,7 +178,7 @@ class Cache:
         before: Any,
         empty: int = 0,
     ) -> Sequence[Tensor]:
-        """Write the tensors of the new tokens to the cache, and return those of all keys.
+        """Write the tensors of the new tokens to the cache; return the tensors of all keys.
 
         Args:
           kept: cached tensors, [..., num_slots, size]; a list that is filled in the first pass.

@@ -31,7 +31,7 @@ Stream = Float[Tensor, "batch seq hidden"]
 
 @dataclass(frozen=True, eq=False)
 class TokenPositions:
-    """Positions of tokens: those of a pass, or all keys in a cache.
+    """Positions of tokens: the tokens of a pass, or all keys in a cache.
 
     Attributes:
       positions: position of each token in its document, from 0, in one row per batch row or a
@@ -194,7 +194,7 @@ class AttentionContext(TokenPositions):
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:
-        """Append a layer's tensors of these tokens to its cache, and return those of all keys.
+        """Append a layer's tensors of these tokens to its cache; return the tensors of all keys.
 
         Args:
           owner: the module whose tensors these are; `self` of the caller.
@@ -309,7 +309,7 @@ class AttentionContext(TokenPositions):
         return TokenPositions(positions, *documents, contiguous=contiguous)
 
     def _length_before(self) -> Any:
-        """Return the number of earlier tokens per row; counts those of this pass once."""
+        """Return the number of earlier tokens per row; counts the tokens of this pass once."""
         cache = self.cache
         assert cache is not None
         return self.cached("length before", lambda: cache.advance(self.positions))
@@ -383,10 +383,10 @@ class PackedDocuments:
 
 @dataclass(frozen=True, kw_only=True)
 class EndedDocuments(PackedDocuments):
-    """The same for documents of which `end_of_text` is the last token, and not the first.
+    """The same for documents whose last token, not their first, is `end_of_text`.
 
-    Such are those of tokenizers with another token in front of a text, as that of Llama 3, or with
-    none, as that of Qwen.
+    Tokenizers make such documents that put another token in front of a text, as Llama 3's does, or
+    none, as Qwen's does.
     """
 
     def _begins(self, tokens: Tokens) -> Bool[Tensor, "batch seq"]:
@@ -408,7 +408,7 @@ def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
     """Return the context of padded rows.
 
     Args:
-      tokens: token ids; those of padding are arbitrary.
+      tokens: token ids; the ids of padding are arbitrary.
       present: 1 for tokens and 0 for padding, as in the attention masks of transformers.
     """
     present = present.long()

@@ -66,7 +66,7 @@ class PositionVectors(Protocol):
 
 
 class Embedding(nn.Module):
-    """Token embedding: the vector of each token times `scale`, plus that of its position if any.
+    """Token embedding: the vector of each token times `scale`, plus its position's vector if any.
 
     Args:
       weight: the token table [vocab_size, hidden_dim].

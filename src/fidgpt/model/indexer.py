@@ -29,7 +29,7 @@ class Indexer(nn.Module):
 
     Key s of query t has the score `sum over heads h of w(t, h) * relu(q(t, h) . k(s))`, and a query
     attends to the `top_k` visible keys of the highest scores. A choice has no derivative: the
-    parameters stay as they are, as in transformers, and are those of a checkpoint.
+    parameters stay as they are, as in transformers, and come from a checkpoint.
 
     Args:
       hidden_dim: width of the residual stream.

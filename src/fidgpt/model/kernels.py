@@ -284,7 +284,7 @@ def blockwise(
 def _shift_of(
     shifts: Sequence[Callable[..., Tensor]], query: Queries, scoring: Scoring
 ) -> Callable[[Tile], Tensor]:
-    """Return a function that adds up the shifts of a tile; layers share that of short sequences."""
+    """Return a function that sums the shifts of a tile; layers share the sum of short sequences."""
     heads, (place, parts) = query.shape[1], scoring.split_place
     numbers = torch.arange(heads, device=query.device).view(-1, 1, 1) + place * heads
     like, ctx = query.new_empty(()), scoring.ctx

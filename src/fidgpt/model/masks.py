@@ -168,7 +168,7 @@ class ALiBi:
     def shift(
         self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
     ) -> Tensor:
-        """Return what is added to scores, of which the dtype and the device alone matter."""
+        """Return the term to add to scores; of `score`, only the dtype and the device matter."""
         slopes = torch.tensor(alibi_slopes(num_heads), device=score.device, dtype=score.dtype)
         return -slopes[head] * (query.position - key.position).abs()
 

@@ -53,7 +53,7 @@ def initialize(model: nn.Module, *, seed: int) -> None:
     generator seeded by the seed and the module's path.
 
     Each process draws sharded parameters in full, one at a time, and keeps its shard, so that the
-    values are those of a single process.
+    values are the same as in a single process.
 
     Raises:
       InitError: a module has parameters without an `init` and no `reset_parameters` that fills all

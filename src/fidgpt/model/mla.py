@@ -73,8 +73,8 @@ class LatentAttention(nn.Module):
       head_dim: dimensions of a head without rotation.
       kv_rank: size of the latent of keys and values.
       query_rank: size of the latent of queries; None projects them from the stream.
-      rope_head_dim: rotary dimensions of a head; defaults to those of the RoPE, and without one to
-        `rotary_share` of head_dim.
+      rope_head_dim: rotary dimensions of a head; defaults to the size of the RoPE, and without one
+        to `rotary_share` of head_dim.
       value_head_dim: size of a head's value; defaults to head_dim.
       num_heads: number of heads; defaults to hidden_dim / head_dim.
       window: sliding-window size in tokens, including the query; None for full attention.
@@ -261,7 +261,7 @@ class LatentAttention(nn.Module):
 
 
 def _rotary_dim(rope: Rotation | None, rope_head_dim: int | None, default: int) -> int:
-    """Return the rotary dimensions of a head, which are those of a RoPE if there is one."""
+    """Return the rotary dimensions of a head: the size of the RoPE if there is one."""
     if not isinstance(rope, RoPE):
         return default if rope_head_dim is None else rope_head_dim
     if rope_head_dim is not None and rope_head_dim != rope.head_dim:

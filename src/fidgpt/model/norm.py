@@ -173,7 +173,7 @@ class AcrossHeads(nn.Module):
 class PredictionHead(nn.Module):
     """`norm(gelu(dense(first(x))))`, in place of the last norm, as in decoders like BERT.
 
-    The first norm is that of the stream; see Warner et al., 2024, ModernBERT, arXiv:2412.13663.
+    The first norm is the norm of the stream; see Warner et al., 2024, ModernBERT, arXiv:2412.13663.
 
     Args:
       hidden_dim: width of the residual stream.

@@ -35,7 +35,7 @@ class LearnedPositions(nn.Module):
       init: of the vectors.
     """
 
-    offset = 0  # number of rows before that of position 0
+    offset = 0  # number of rows before the row of position 0
 
     def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class LearnedPositions(nn.Module):
 
 
 class OffsetPositions(LearnedPositions):
-    """Learned positions in a table of which the first two rows are of no position, as in OPT.
+    """Learned positions in a table whose first two rows belong to no position, as in OPT.
 
     Args:
       seq_len: number of positions.
@@ -109,7 +109,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class OffsetSinusoidalPositions(SinusoidalPositions):
-    """Sinusoidal positions that count from 2, of which the longest wave is 2 pi theta (XGLM).
+    """Sinusoidal positions that count from 2, with a longest wave of 2 pi theta (XGLM).
 
     Args:
       hidden_dim: width of the residual stream; even, and at least 4.
@@ -233,7 +233,7 @@ class ReversedRoPE(RoPE):
     """A RoPE that rotates the other way, as nanochat's weights expect; see `RoPE`."""
 
     def frequencies(self, device: torch.device) -> Frequencies:
-        """Return those of `RoPE`, rounded as nanochat does."""
+        """Return the frequencies of `RoPE`, rounded as nanochat does."""
         pairs = torch.arange(0, self.rotary_dim, 2, device=device, dtype=torch.float32)
         return 1.0 / self.theta ** (pairs / self.rotary_dim)
 

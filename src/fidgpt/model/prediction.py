@@ -53,7 +53,7 @@ class TokenPrediction(nn.Module):
     """Predicts one token further ahead, from features and the embedding of the next token.
 
     `norm(block(project([hidden_norm(features), token_norm(embedded)])))` (DeepSeek-V3, 2024,
-    arXiv:2412.19437, section 2.2, equations 21 and 22; the norm after the block is that of the
+    arXiv:2412.19437, section 2.2, equations 21 and 22; the norm after the block comes from the
     published weights).
 
     Args:
@@ -94,8 +94,8 @@ class MultiTokenTransformer(Transformer):
     """A Transformer that is also trained to predict tokens beyond the next one.
 
     Prediction k takes the features of prediction k - 1 and the embedding of the k-th token ahead,
-    has a block like that of the last layer, and predicts the token after that through the model's
-    own unembedding (DeepSeek-V3, 2024, arXiv:2412.19437, section 2.2). In training it reports (see
+    has a block like the last layer's, and predicts the token after that through the model's own
+    unembedding (DeepSeek-V3, 2024, arXiv:2412.19437, section 2.2). In training it reports (see
     `fidgpt.model.reports`) the loss `mtp`, which is added to the model's own, and the metrics
     `mtp/1` and so on, in nats per token. Evaluation and generation skip these predictions.
 

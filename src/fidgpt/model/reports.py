@@ -85,9 +85,9 @@ class Share(Protocol):
         """Return these counts of a pass summed over all passes of the step.
 
         Args:
-          fixed: those that depend on the shape of the pass only.
-          counted: those that depend on its tokens.
-          by_sequence: those of each sequence, to be summed over the processes that share it only.
+          fixed: counts that depend on the shape of the pass only.
+          counted: counts that depend on its tokens.
+          by_sequence: counts of each sequence, summed only over the processes that share it.
         """
         ...
 
@@ -207,7 +207,7 @@ def collecting() -> Iterator[Reports]:
 
 @contextmanager
 def not_collecting() -> Iterator[None]:
-    """Ignore the reports of forward passes, as of those of other models."""
+    """Ignore the reports of forward passes, such as passes of other models."""
     outer, _open.reports = _open.reports, None
     try:
         yield

@@ -58,7 +58,7 @@ class LinearScaling:
 class PartialRotation:
     """Stops all but the first pairs of a whole head, with the frequencies that these have there.
 
-    Unlike RoPE over a part of a head, of which the pairs lie closer (Gemma 4, LFM3).
+    As in Gemma 4 and LFM3. In RoPE over a part of a head, the dimensions of a pair lie closer.
 
     Args:
       share: of the pairs that rotate, rounded down.
@@ -234,7 +234,7 @@ class LongRoPE:
       long_factor: divisors in longer ones.
       factor: ratio of the extended sequence length to the original one.
       original_seq_len: sequence length of the original training, in tokens.
-      amplitude: factor of cosine and sine; defaults to that of the formula.
+      amplitude: factor of cosine and sine; defaults to the value of the formula.
     """
 
     def __init__(

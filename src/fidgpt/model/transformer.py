@@ -77,7 +77,7 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Logits:
-        """Return next-token logits; the arguments are those of `features`."""
+        """Return next-token logits; takes the arguments of `features`."""
         return self.unembedding(self.features(tokens, ctx))
 
     def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
@@ -200,7 +200,7 @@ class Transformer(LanguageModel):
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the normalized output of the last layer, the input of the unembedding.
 
-        A subclass changes `enter`, `layers` or `leave`, of which a stage of a pipeline calls some.
+        A subclass changes `enter`, `layers` or `leave`; a stage of a pipeline calls some of these.
         """
         ctx = self.layout(tokens) if ctx is None else ctx
         x = self.layers(self.enter(tokens, ctx), ctx, 0, len(self.blocks))

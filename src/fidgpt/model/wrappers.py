@@ -197,7 +197,7 @@ def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callabl
 
 
 def compilers() -> list[str]:
-    """Return the names of C++ compilers to try: that of the variable CXX, or the usual ones."""
+    """Return the names of C++ compilers to try: the one in the variable CXX, or the usual ones."""
     named = os.environ.get("CXX")
     return [named] if named else ["g++", "clang++", "c++", "cl"]
 

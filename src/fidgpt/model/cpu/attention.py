@@ -21,7 +21,7 @@ Documents = Int[Tensor, "rows queries"]
 # In bfloat16, kept weights take about seq^2 * heads bytes per row and layer.
 KEEP_UP_TO = 1024
 
-# Columns in front of the keys, of which the last holds the sinks: a single additional column would
+# Columns in front of the keys; the last column holds the sinks. A single additional column would
 # make products slower.
 _SINKS = 8
 
@@ -54,7 +54,7 @@ class Plan:
       tiles: blocks with all queries.
       scale: factor of the query-key products.
       cap: the scores become `cap * tanh(score / cap)`; None for no cap.
-      shift: returns what is added to the scores of a tile, [rows, heads, queries, keys].
+      shift: returns the term to add to the scores of a tile, [rows, heads, queries, keys].
       keeps: whether weights are kept for the backward pass, which recomputes them otherwise.
     """
 
@@ -142,7 +142,7 @@ def _tile(
     partly = (seen.amin((0, 1)) == 0).nonzero().squeeze(1)
     partial = slice(int(partly[0]), int(partly[-1]) + 1) if len(partly) else slice(0, 0)
     hidden = (seen[..., partial] == 0).unsqueeze(1)
-    # No infinity, of which a query that may see nothing would get NaN.
+    # Not infinity: a query that may see nothing would get NaN.
     bias = hidden.new_zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
     return Tile(rows, queries, keys, partial, bias)
 
@@ -326,7 +326,7 @@ def blockwise_attention(
       keeps: whether weights are kept for the backward pass, if sequences are short.
       sinks: a score without a key for each head.
       cap: bounds scores; see `Plan`.
-      shift: what is added to scores; see `Plan`.
+      shift: returns the term to add to scores; see `Plan`.
     """
     # A copy only where rows and heads cannot be merged without one, as each block would need it.
     queries, keys, values = (x.flatten(0, 1).unflatten(0, x.shape[:2]) for x in (query, key, value))
@@ -391,7 +391,7 @@ def _operator(
 
 
 def _room(queries: Tensor, keys: Tensor, keeps: bool) -> Tensor:
-    """Return memory for kept weights: for all pairs, of which those that are not used cost none."""
+    """Return room for the kept weights of all pairs; what is never written takes no memory."""
     return queries.new_empty(queries.shape[:4].numel() * keys.shape[2] if keeps else 0)
 
 

@@ -20,7 +20,7 @@ class WrittenText:
     """A text that is being written.
 
     Attributes:
-      tokens: those of the prompt, then those written so far.
+      tokens: the tokens of the prompt, then the tokens written so far.
       choose: chooses its next token, as a `Sampling` with one seed does.
     """
 
@@ -31,9 +31,9 @@ class WrittenText:
 class ContinuousBatch:
     """Writes texts that come and go, the next token of all of them in one pass.
 
-    A prompt is read alone, and what it leaves in the cache joins that of the others. The latest
-    texts stay there: of a prompt that begins as one of them, such as the next turn of a
-    conversation, only the rest is read.
+    A prompt is read alone, and its cache joins the cache of the others. The latest texts stay
+    there: of a prompt that begins as one of them, such as the next turn of a conversation, only the
+    rest is read.
 
     Args:
       model: in eval mode.
@@ -120,7 +120,7 @@ class ContinuousBatch:
     def _joined(
         self, texts: Sequence[Sequence[int]], known: Sequence[CachedRow]
     ) -> tuple[Rows, Cache]:
-        """Return rows of some texts, and a cache that holds what is known of all of them."""
+        """Return rows of some texts, and a cache that holds the known tokens of all of them."""
         longest = max(map(len, texts))
         rows = Rows(texts, num_tokens=self._context - longest, device=self._model.device)
         cache = Cache(capacity=self._context)
@@ -132,7 +132,7 @@ class ContinuousBatch:
         return rows, cache
 
     def _dissolve(self) -> None:
-        """Take apart the rows, of which there are other ones next."""
+        """Take apart the rows, before other rows take their place."""
         if self._rows is not None:
             for index, text in enumerate(self.texts):
                 begin = self._rows.width - len(text.tokens)

@@ -72,7 +72,7 @@ class Sampling:
         """Return the next token of each row; at temperature 0, the first of the most likely.
 
         Raises:
-          ValueError: a logit is NaN or infinite, or the number of rows differs from that of seeds.
+          ValueError: a logit is NaN or infinite, or the numbers of rows and seeds differ.
         """
         if self._temperature == 0:
             return self._filtered(logits, tokens).argmax(1)
@@ -95,7 +95,7 @@ class Sampling:
         """Return a token of each row with a probability in proportion to its weight.
 
         Raises:
-          ValueError: the number of rows differs from that of seeds.
+          ValueError: the numbers of rows and seeds differ.
         """
         # Inverting the cumulative distribution never yields a token of probability 0.
         heights = weights.cumsum(1)
@@ -106,7 +106,7 @@ class Sampling:
         """Return a random number from 0 to 1 for each row of a tensor, on its device.
 
         Raises:
-          ValueError: the number of rows differs from that of seeds.
+          ValueError: the numbers of rows and seeds differ.
         """
         if len(like) != len(self._streams):
             raise ValueError(

@@ -175,7 +175,7 @@ class Reader:
         return self.num_logits > 0 and not behind
 
     def mark(self, count: int) -> None:
-        """Make it possible to `rewind` what is read next, up to `count` columns."""
+        """Make it possible to `rewind` up to `count` of the columns that are read next."""
         if isinstance(self._cache, RewindableCache):
             self._cache.mark(count)
 
@@ -192,7 +192,7 @@ class Reader:
 def _looks_around(model: LanguageModel, text: Tokens, context: int) -> bool:
     """Return whether a module reads other tokens than through the cache, as a convolution does.
 
-    One may declare it; custom ones are tried with a text, of which a cache holds all but the end.
+    A module may declare it; custom modules are tried on the end of a text whose start is cached.
     """
     parts = [*model.modules()][1:]
     declared = [name for part in parts if isinstance(part, ReadsOnPurpose) for name in part.READS]

@@ -81,7 +81,7 @@ def log_probabilities(
     Args:
       model: in eval mode.
       tokens: token ids, [batch, seq].
-      ctx: context of all tokens but the last; defaults to that of the model's `layout`.
+      ctx: context of all tokens but the last; defaults to the model's `layout` of them.
     """
     features, targets = model.features(tokens[:, :-1], ctx), tokens[:, 1:]
     parts = []

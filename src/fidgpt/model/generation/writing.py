@@ -67,9 +67,9 @@ def write(
 
     Raises:
       ValueError: a prompt is empty, the context is below 1 or exceeds the model's learned
-        positions, the number of stops differs from that of prompts, or a draft is combined with
-        another choice, cache or step; during generation, if logits are NaN or infinite, or the
-        draft has another vocabulary.
+        positions, the numbers of stops and prompts differ, or a draft is combined with another
+        choice, cache or step; during generation, if logits are NaN or infinite, or the draft has
+        another vocabulary.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     num_columns = rows.capacity - 1  # the last token is not read

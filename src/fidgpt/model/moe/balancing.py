@@ -37,7 +37,7 @@ class LoadBalancingLoss:
     loss adds up over micro-batches and processes once f_i is known: processes exchange it after the
     forward pass, and with several micro-batches, a first pass without gradients counts it, which
     takes a third more time. (Qiu et al., 2025, arXiv:2501.11873, avoid that pass by the counts of
-    the micro-batches so far, of which only the last one's are those of the batch.)
+    the micro-batches so far; only for the last micro-batch are these the counts of the batch.)
 
     Args:
       weight: weight of the loss of each layer; 0.01 in Switch.

@@ -29,7 +29,7 @@ class RealTokens:
     Attributes:
       count: how a mean over these tokens is weighted, as in `report_loss`.
       mask: whether each token of this process is one of them; None if all are.
-      whole: the same of whole rows, of which other processes may compute a part.
+      whole: the same for whole rows; other processes may compute a part of these.
     """
 
     count: int | RealCount
@@ -69,7 +69,7 @@ class Dispatch(Protocol):
         real: RealTokens | None = None,
         /,
     ) -> Rows:
-        """Return a sum for each token; that of padding is arbitrary, but finite.
+        """Return a sum for each token; the sum of padding is arbitrary, but finite.
 
         Args:
           x: tokens.
@@ -166,7 +166,7 @@ class Capacity(nn.Module):
     ) -> Chosen:
         """Return the slot of each choice; dropped choices, and padding, get the last slot."""
         room: int | Tensor = capacity
-        if mask is not None:  # that of the tokens that are no padding
+        if mask is not None:  # the capacity for tokens that are no padding
             chosen = chosen.masked_fill(~mask.flatten().unsqueeze(-1), num_experts)
             number = mask.sum()
             shares = self.factor * (number * chosen.shape[1]).double() / num_experts

@@ -17,7 +17,7 @@ __all__ = ["Groups"]
 
 _ALIGNMENT = 16  # bytes to which torch's kernels require rows to be aligned
 _OVERHEAD = 2**21  # multiply-adds that take as long as a product takes to begin
-_MULTIPLE = 16  # of which all numbers of rows are
+_MULTIPLE = 16  # every number of rows is a multiple of it
 _MIN_GAIN = 1.3  # of a layout, since rows are copied to their slots and back
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -157,7 +157,7 @@ def _rounded(size: int) -> int:
 def _blocks(rows: Tensor, ends: Tensor) -> Iterator[tuple[int, int, Tensor]]:
     """Yield the first and last row of each group, and a multiple of 16 rows from its first on.
 
-    The rows behind the last one are those of other groups, or zeros, so that a product of each
+    The rows behind the last one belong to other groups, or are zeros, so that a product of each
     needs no copies. With as many products as numbers of rows, oneDNN would generate code all the
     time, and keep hundreds of megabytes of it. Measured in bfloat16 on an AMD EPYC, 2,048 rows of
     16 groups whose sizes change took 6.2 ms at first and 3.5 ms later; with multiples of 16, 2.6.
@@ -203,7 +203,7 @@ def _outer(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
     layout = _layout(tuple(_sizes(ends)), left.shape[1] * right.shape[1])
     if layout is None:
         out = left.new_zeros(len(ends), left.shape[1], right.shape[1])
-        left = F.pad(left, (0, 0, 0, _MULTIPLE))  # a copy, of which rows of later groups are lost
+        left = F.pad(left, (0, 0, 0, _MULTIPLE))  # a copy, in which rows are zeroed below
         blocks = zip(_blocks(right, ends), out.unbind(), strict=True)
         for (begin, end, block), matrix in reversed([*blocks]):
             if end > begin:

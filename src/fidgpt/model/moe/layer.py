@@ -25,10 +25,11 @@ class MoE(nn.Module):
 
     In training it reports the load of the experts relative to the mean, over all tokens of an
     optimizer step but padding: `moe/load` of each expert, and `moe/load_max` of the busiest one. If
-    processes share the experts, `moe/rank_load` and `moe/rank_load_max` are those of the processes.
+    processes share the experts, `moe/rank_load` and `moe/rank_load_max` are the loads of the
+    processes.
 
     Args:
-      num_experts: number of experts; must equal that of `router` and `experts`.
+      num_experts: number of experts; must equal the numbers of `router` and `experts`.
       router: selects the experts of each token.
       experts: the experts.
       shared: a shared expert, an MLP that processes all tokens (DeepSeek-MoE, Dai et al., 2024,

@@ -61,11 +61,11 @@ class Routing(NamedTuple):
         return RealTokens(self.num_tokens) if self.real is None else self.real
 
     def mean(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "..."]:
-        """Return the mean of numbers or vectors of each token, without those of padding."""
+        """Return the mean of numbers or vectors of each token, leaving out padding."""
         return self.real_tokens.mean(x.flatten(0, self.scores.dim() - 2))
 
     def choices(self) -> Int64[Tensor, "*batch top_k"]:
-        """Return how often each choice counts: once, or not at all as that of padding."""
+        """Return how often each choice counts: once, or not at all if it is padding."""
         mask, ones = self.real_tokens.mask, torch.ones_like(self.experts)
         return ones if mask is None else ones * mask.unsqueeze(-1)
 
@@ -132,8 +132,8 @@ class SelectionBias(nn.Module):
     """Loss-free balancing: a bias per expert that is added to the scores only for selection.
 
     After each optimizer step, `rate` is added to the bias of experts with less than the mean load,
-    and subtracted from that of experts with more (Wang et al., 2024, arXiv:2408.15664; DeepSeek-V3,
-    2024, arXiv:2412.19437).
+    and subtracted from the bias of experts with more (Wang et al., 2024, arXiv:2408.15664;
+    DeepSeek-V3, 2024, arXiv:2412.19437).
 
     Args:
       num_experts: experts to choose from.
@@ -266,8 +266,8 @@ class SparseMixerRouter(SoftmaxRouter):
     """The router of Phi-3.5-MoE (Liu et al., 2023, SparseMixer, arXiv:2310.00811), without noise.
 
     The weight of the best expert is its share of a softmax over those whose logit is close to the
-    best one, that of the second its share without the first one, and so on. In training too the
-    best ones are chosen; SparseMixer draws them at random there.
+    best one, the weight of the second its share without the first one, and so on. In training too
+    the best ones are chosen; SparseMixer draws them at random there.
 
     Args:
       hidden_dim: width of the residual stream.

@@ -1,4 +1,4 @@
-"""Linear recurrences in chunks of tokens, of which each is a few matrix products.
+"""Linear recurrences in chunks of tokens; each chunk is a few matrix products.
 
 See Yang et al., 2023, arXiv:2312.06635; 2024, arXiv:2406.06484 and 2412.06464.
 """
@@ -49,7 +49,7 @@ def by_chunks(
 
 
 def _chunk_size(key_dim: int) -> int:
-    """Return the number of tokens whose products take about as long as those of the states."""
+    """Return the number of tokens whose products take about as long as the states' products."""
     return 32 if key_dim <= 64 else 64
 
 
@@ -95,7 +95,7 @@ class _Chunked(torch.autograd.Function):
     With the products P of queries and B of keys with earlier keys, tokens write `m = v - B m - K S`
     and read `out = P m + Q S`, where keys K and queries Q are decayed since the state S before the
     chunk. The sum of decays until a token multiplies what it reads by, and divides what it writes:
-    its gradient is `q dq + k dk` of reading less that of writing, without a gradient of P or B.
+    its gradient is `q dq + k dk` of reading minus `k dk` of writing, without a gradient of P or B.
     """
 
     @staticmethod
@@ -177,14 +177,14 @@ class _Pairs:
     Args:
       key: the keys.
       total: sums of logarithmic decays from the begin of the chunk to each token.
-      rates: what the keys are multiplied with when they write; None for 1.
+      rates: factors of the keys when they write; None for 1.
       reach: what tokens see.
 
     Attributes:
-      at_token: what is left of the state before the chunk at each token.
-      at_end: what is left of each key at the end of the chunk.
+      at_token: share of the state before the chunk that is left at each token.
+      at_end: share of each key that is left at the end of the chunk.
       writer: keys as they are added to the state at the end.
-      kept: what is left of each row of the state at the end.
+      kept: share of each row of the state that is left at the end.
     """
 
     def __init__(self, key: Chunks, total: Chunks, rates: Chunks | None, reach: _Reach) -> None:
@@ -204,7 +204,7 @@ class _Pairs:
         return products if self.factor is None else products * self.factor
 
     def gradients(self, x: Chunks, outer: Chunks) -> tuple[Chunks, Chunks]:
-        """Return the gradients of `x` and of the keys, from those of the products."""
+        """Return the gradients of `x` and of the keys, from the gradients of the products."""
         outer = outer if self.factor is None else outer * self.factor
         return (outer @ self.key, outer.mT @ x) if self.is_scalar else self._of_channels(x, outer)
 

@@ -35,7 +35,7 @@ class GatedDeltaNet(nn.Module):
     Args:
       hidden_dim: width of the residual stream.
       head_dim: dimensions of a query and key head.
-      num_heads: number of heads, of which each has values, a gate, a decay and a rate; defaults to
+      num_heads: number of heads, each with values, a gate, a decay and a rate; defaults to
         hidden_dim / head_dim.
       num_key_heads: number of query and key heads, which consecutive heads share; defaults to
         num_heads.

@@ -91,7 +91,7 @@ class LightningAttention(nn.Module):
         return self.out(mixed * torch.sigmoid(self.gate(x)))
 
     def _log_decay(self, value: torch.Tensor) -> torch.Tensor:
-        """Return the logarithms of decays, those of this process's heads, for each token."""
+        """Return the logarithms of the decays of this process's heads, for each token."""
         batch, seq, heads = value.shape[:3]
         first = self.split_place[0] * heads + 1
         numbers = torch.arange(first, first + heads, device=value.device, dtype=value.dtype)

@@ -43,12 +43,12 @@ class Recurrence(Protocol):
         Args:
           query: reads the states.
           key: where values are written.
-          value: what is written.
+          value: vectors to write.
           log_decay: logarithm of the factor of the earlier state, at most 0: one for each head, or
             one for each row of the state.
           beta: rate of the delta rule; None writes the values as they are.
           state: the one before the first token; None for zeros.
-          segments: documents, of which each begins with a state of zeros; None if no token but the
+          segments: documents, each of which begins with a state of zeros; None if no token but the
             first begins one.
         """
         ...
