@@ -328,7 +328,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
 
 
 def spread(tensor: Tensor, generator: torch.Generator | None) -> None:
-    """Initialize so that no gradient is zero, as those of adapters are at first."""
+    """Initialize so that no gradient is zero, as the gradients of adapters are at first."""
     tensor.normal_(std=0.2, generator=generator)
     if tensor.dim() == 1:
         tensor += 0.5

@@ -113,7 +113,7 @@ def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T
 
 
 def processor() -> str:
-    """Return what identifies the kind of processor, by lines, the first of which names it."""
+    """Return lines that identify the kind of processor; the first line names it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -184,7 +184,7 @@ def machine_named(name: str, dtype: torch.dtype) -> Cluster:
 
 
 def measured_device(device: torch.device, dtype: torch.dtype) -> Device:
-    """Return a device of this machine, of which products are measured in a tenth of a second."""
+    """Return a device of this machine, measuring its products in a tenth of a second."""
     peak = peak_flops(device, dtype)
     return Device(
         name=device.type,
@@ -294,7 +294,7 @@ def within_memory(*, remedy: str = TRAIN_WITH_LESS) -> Iterator[None]:
     """Turn a lack of memory into a RunError with a remedy.
 
     Args:
-      remedy: what to do; that of training by default.
+      remedy: what to do; the remedy for training by default.
 
     Raises:
       RunError: there is not enough memory.

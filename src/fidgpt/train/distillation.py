@@ -46,10 +46,10 @@ def teacher_loss(
 
 
 class DistillationStep(TrainStep):
-    """Trains on `(1 - ratio)` of the loss and `ratio` of that under a teacher's probabilities.
+    """Trains on `(1 - ratio)` of the loss and `ratio` of the loss under a teacher's probabilities.
 
     Args:
-      teacher: another model of the same tokens, of which every process has a copy.
+      teacher: another model of the same tokens; every process has a copy of it.
       weights: initializes the teacher; None leaves the random values of the seed.
       ratio: weight of the teacher, from 0 to 1.
       temperature: as in `teacher_loss`.

@@ -173,7 +173,7 @@ class DomainValidation(Periodic):
     the means called `macro` every text counts alike, except one without any measured token.
 
     Args:
-      domains: streams by name, as those of `Validation`.
+      domains: streams by name, as in `Validation`.
       every: steps between two evaluations; the last step is always evaluated.
 
     Raises:

@@ -21,7 +21,7 @@ class Goodput:
     """Adds up the seconds of a run by what they were spent on, over all of its attempts.
 
     An attempt is a process that trains the run, from its start to its end or its resumption. The
-    sums of earlier attempts are those of the last row of `metrics.jsonl`, which may be of a step
+    sums of earlier attempts come from the last row of `metrics.jsonl`, which may be of a step
     after the checkpoint from which the run continues.
 
     - `productive`: steps, with their evaluation.
@@ -74,10 +74,10 @@ class Goodput:
     def slowest(self, seconds: Sequence[Sequence[float]]) -> dict[str, int | float]:
         """Return the process that was slowest in a step, with its seconds in each phase.
 
-        It is the one that took longest for data and the forward pass: the backward pass waits for
-        all processes, and so takes the others as long. `slowest/behind` is how much longer than the
-        median of all processes that was. A row has that of an earlier step, the last one that all
-        processes had finished when they agreed on the numbers of its own.
+        It is the process that took longest for data and the forward pass: the backward pass waits
+        for all processes, and so takes the others as long. `slowest/behind` is how much longer than
+        the median of all processes that was. A row names the slowest process of an earlier step,
+        the last one that all processes had finished when they agreed on the numbers of the row.
 
         Args:
           seconds: of each process, by phase as in `PHASES`.

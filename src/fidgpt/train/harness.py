@@ -57,7 +57,7 @@ class Answers:
         return self.likelihoods([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-        """Return the nats of each whole (text,), in windows of which only the last overlaps."""
+        """Return the nats of each whole (text,), in windows; only the last window overlaps."""
         tokenizer = self.examinee.tokenizer
         begins = [document_begin(tokenizer, request.args[0]) for request in requests]
         likelihoods = self.likelihoods([(begin[:1], begin[1:]) for begin in begins])
@@ -69,7 +69,7 @@ class Answers:
         begins = [prompt_tokens(examinee.tokenizer, request.args[0]) for request in requests]
         settings = [_generation(request.args[1]) for request in requests]
         rank, size = parallel.data_rank, parallel.data_size
-        if parallel.places.passes_together:  # of which the number is not known before
+        if parallel.places.passes_together:  # and the number of passes is not known before
             rank, size = 0, 1
         texts: dict[int, str] = {}
         for how in dict.fromkeys(settings):
@@ -95,7 +95,7 @@ class Answers:
         """Return the likelihood of each text's second tokens after its first ones, at least one.
 
         A text longer than the context is cut on the left. If the second tokens alone are longer,
-        they are scored `context` at a time, the first of them after one token, those of the last
+        they are scored `context` at a time, the first window after one token, the last
         window after as many as fit: each token is scored once, as lm-evaluation-harness does.
         """
         examinee, parallel, context = self.examinee, self.examinee.parallel, self.examinee.context
@@ -149,7 +149,7 @@ _Generation = tuple[tuple[str, ...], int, tuple[tuple[str, Any], ...]]
 
 
 def _generation(settings: Mapping[str, Any]) -> _Generation:
-    """Parse a task's `generation_kwargs`, which are those of transformers."""
+    """Parse a task's `generation_kwargs`, which are options of transformers."""
     drawn = {"temperature": 1.0, "top_k": None, "top_p": None}
     known = {"until", "max_gen_toks", "do_sample", *drawn}
     if unknown := sorted(settings.keys() - known):
@@ -165,7 +165,7 @@ def _generation(settings: Mapping[str, Any]) -> _Generation:
 
 
 def harness_model(examinee: Examinee, **settings: Any) -> Any:
-    """Return a model as an `lm_eval.api.model.LM`; the arguments are those of `Answers`.
+    """Return a model as an `lm_eval.api.model.LM`; takes the arguments of `Answers`.
 
     Raises:
       DataError: the harness is not installed.
@@ -319,7 +319,7 @@ def _require_harness() -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Suppress the harness's progress bars and notes, which would mix with those of training."""
+    """Suppress the harness's progress bars and notes, which would mix with training's."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -23,7 +23,7 @@ __all__ = ["CrossEntropy", "FusedCrossEntropy", "LogitRows", "LossTerm", "Smooth
 
 
 class LogitRows:
-    """The logits of a chunk of tokens; maybe only those of a part of the vocabulary.
+    """The logits of a chunk of tokens, over all of the vocabulary or a part of it.
 
     Args:
       logits: of the rows; left unchanged.
@@ -228,7 +228,7 @@ class CrossEntropy:
             terms, rows, unembedding, targets, counted, features, *parameters
         )
         for name, value in zip(self._terms, added.unbind(), strict=True):
-            # Only the value: its gradients come with those of the loss.
+            # Only the value: its gradients come with the gradients of the loss.
             report_loss(name, value)
         return loss
 

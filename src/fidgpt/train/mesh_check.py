@@ -1,8 +1,8 @@
 """A check that a run computes on its mesh what one process would: the loss and every gradient.
 
-Errors of parallelism are silent: with a sum left out, the loss is that of one process and gradients
-are not. So one step is taken on one process and on the mesh, from the same weights and tokens, and
-each parameter's gradient is gathered whole and compared.
+Errors of parallelism are silent: with a sum left out, the loss equals one process's and the
+gradients do not. So one step is taken on one process and on the mesh, from the same weights and
+tokens, and each parameter's gradient is gathered whole and compared.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ __all__ = [
 # is at least one summand of a few, or one row or token of a few dozens.
 BOUND = 2e-5
 # Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
-# such as that of a bias of keys, which softmax ignores.
+# such as the gradient of a bias of keys, which softmax ignores.
 _TINY = 1e-3
 ALONE = "One process fails without the mesh."  # the last line of its error
 _ALIGNED = 0.999  # least cosine at which a gradient counts as a multiple of the right one
@@ -72,7 +72,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Difference:
-    """How a value on the mesh differs from that of one process.
+    """How a value on the mesh differs from the value in one process.
 
     Attributes:
       path: of the parameter, or `loss`, or `norm of all gradients`.
@@ -157,7 +157,7 @@ def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Co
     Args:
       alone: for one process; small, in float32 and without dropout.
       shared: the same for the mesh, built again.
-      num_processes: those of the mesh.
+      num_processes: number of processes of the mesh.
 
     Raises:
       RanksError: a process fails, or the processes wait for each other.
@@ -218,13 +218,13 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
         if joins:
             dist.all_reduce(sums)
     outputs = dict(zip(names, sums.tolist(), strict=True))
-    named = {name: outputs[name] for name in [*squares, *names]}  # those of this process first
+    named = {name: outputs[name] for name in [*squares, *names]}  # this process's outputs first
     return Step(float(row["loss"]), float(row["grad_norm"]), gradients, named, counter.counts)
 
 
 @contextlib.contextmanager
 def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """Context that sums the squares of what the model's children and those of blocks return."""
+    """Context that sums the squares of outputs: of the model's children and of blocks' children."""
     # Listed rather than added up, which selective recomputation would take for a part of blocks.
     squares: dict[str, list[Tensor]] = {}
 
@@ -255,7 +255,7 @@ def _first_difference(expected: Step, other: Step, mesh: MeshSizes) -> str | Non
 
 
 def _spread(tensor: Tensor, generator: torch.Generator | None) -> None:
-    """Initialize so that no gradient is zero, as those of adapters are at first."""
+    """Initialize so that no gradient is zero, as the gradients of adapters are at first."""
     tensor.normal_(
         std=1 / math.sqrt(tensor.shape[-1] if tensor.dim() > 1 else 25), generator=generator
     )
@@ -264,7 +264,7 @@ def _spread(tensor: Tensor, generator: torch.Generator | None) -> None:
 
 
 def _batch(trainer: "Trainer") -> Batch:
-    """Return rows of a few documents, of which unequal numbers of tokens count in the loss."""
+    """Return rows of a few documents, with unequal numbers of tokens that count in the loss."""
     rows, columns = trainer.batch_size * trainer.step.sequences_per_row, trainer.seq_len + 1
     generator = torch.Generator().manual_seed(trainer.seed)
     tokens = torch.randint(0, trainer.vocab_size, (rows, columns), generator=generator)
@@ -279,7 +279,7 @@ def _batch(trainer: "Trainer") -> Batch:
 
 
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:
-    """Return how the loss and each gradient of a step differ from those of another; worst first."""
+    """Return how the loss and each gradient differ between two steps; worst first."""
     numbers = {"loss": (one.loss, other.loss), "norm of all gradients": (one.norm, other.norm)}
     differences = [
         Difference(name, abs(there - here) / abs(here), there / here)
@@ -344,7 +344,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def counts_lines(counts: CollectiveCounts) -> list[str]:
-    """Format collectives in lines: those of each block, blocks that are alike together."""
+    """Format the collectives of each block in lines; blocks that are alike share a line."""
     kinds = [kind for kind in KINDS if any(row[kind] for row in counts.values())]
     alike: dict[tuple[int, ...], list[str]] = {}
     for name, row in sorted(counts.items(), key=lambda item: _order(item[0])):

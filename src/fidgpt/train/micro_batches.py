@@ -81,7 +81,7 @@ def _num_targets(batch: Batch, division: Division | None) -> int:
 
 
 def _num_real(batch: Batch, division: Division | None, num_columns: int, ahead: int) -> int:
-    """Return how many inputs of the first columns are no padding, of those of this process."""
+    """Return how many of this process's inputs in the first columns are not padding."""
     own = torch.arange(batch.inputs.shape[1]).unsqueeze(0)
     own = (own if division is None else division.own(own)).squeeze(0)
     own = own[own < num_columns]

@@ -191,12 +191,12 @@ class MemorySnapshot(SomeSteps):
 class Watchdog:
     """Ends this process if the next step takes too long.
 
-    The time runs from the start of a step to that of the next one, so evaluation and saving count.
-    The stacks of all threads go to `stacks/rank0.txt` in the run directory, one file per process,
-    and the process exits at once with status 1: a scheduler, or `torchrun --max-restarts`, starts
-    it again. The timer is a native thread, so it fires even if all of Python waits for a lock.
-    While the process is stopped by SIGTSTP (Ctrl-Z, or a scheduler), or the machine sleeps, time
-    does not count.
+    The time runs from the start of a step to the start of the next one, so evaluation and saving
+    count. The stacks of all threads go to `stacks/rank0.txt` in the run directory, one file per
+    process, and the process exits at once with status 1: a scheduler, or `torchrun --max-restarts`,
+    starts it again. The timer is a native thread, so it fires even if all of Python waits for a
+    lock. While the process is stopped by SIGTSTP (Ctrl-Z, or a scheduler), or the machine sleeps,
+    time does not count.
 
     Args:
       seconds: the longest time from step to step.
@@ -257,7 +257,7 @@ class Watchdog:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    """Open the file for stacks, after those of an earlier process."""
+    """Open the file for stacks, after the stacks of an earlier process."""
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
         if file.tell():  # the process that wrote it could not report it

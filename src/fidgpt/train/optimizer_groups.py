@@ -79,7 +79,7 @@ def make_optimizer(
     """Make the optimizer of parameter groups, which shares work and state with other processes.
 
     Raises:
-      RunError: it refuses its arguments, or needs whole matrices, of which there are parts here.
+      RunError: it refuses its arguments, or needs whole matrices where processes hold parts.
     """
     try:
         optimizer = make(groups)

@@ -31,7 +31,7 @@ class _Pass(NamedTuple):
     Attributes:
       received: its input, from the stage before; None for the first stage.
       output: of the stage; None for the last one.
-      loss: of its own modules, and of the last stage that of the model; None if there is none.
+      loss: of its own modules, and on the last stage the model's too; None if there is none.
     """
 
     received: Tensor | None

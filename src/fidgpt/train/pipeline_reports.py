@@ -39,7 +39,7 @@ class StageReports(StepReports):
     Args:
       axis: the processes of the pipeline.
       model: the replica.
-      layouts: those of all processes, which the first step fills in: all steps report the same.
+      layouts: of all processes, filled in by the first step: all steps report the same.
     """
 
     def __init__(self, axis: Processes, model: PipelinedModel, layouts: list[Layout]) -> None:
@@ -112,7 +112,7 @@ class StageReports(StepReports):
 
 
 class _Part(Handle):
-    """A tally among those of all modules."""
+    """One tally among the tallies of all modules."""
 
     def __init__(self, sums: Handle, begin: int, shape: Sequence[int]) -> None:
         self._sums, self._begin, self._shape = sums, begin, shape

@@ -23,7 +23,7 @@ __all__ = ["PipelineStep"]
 class PipelineStep(PipelineParallel, TrainStep):
     """Takes optimizer steps on the axis `pipeline` of a mesh, and cuts the model for it.
 
-    The gradients are those of
+    The gradients equal those of
     one process: each target weighs the same, whichever micro-batch it is in. A batch whose
     micro-batches are not as many as the schedule takes is filled up by idle ones. With one process
     on the axis it is the plain step.

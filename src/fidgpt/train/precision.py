@@ -17,7 +17,7 @@ from fidgpt.train.gradients import by_mesh
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
 Model = TypeVar("Model", bound=nn.Module)
-_MIN_GAIN = 0.8  # far from what is known: 2.2 and 4.7 on AMD Zen 4 and 5, 0.5 on some Intel Xeons
+_MIN_GAIN = 0.8  # far from measured gains: 2.2 and 4.7 on AMD Zen 4 and 5, 0.5 on some Intel Xeons
 _LOWEST_SCALE = 1e-4  # below it, gradients did not overflow, but the run diverged
 
 

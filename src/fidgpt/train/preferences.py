@@ -36,9 +36,9 @@ class Answers:
 
     Attributes:
       chosen: log-probability of each chosen answer, in nats.
-      rejected: that of each rejected one.
+      rejected: log-probability of each rejected answer.
       chosen_lengths: tokens of each chosen answer.
-      rejected_lengths: those of each rejected one.
+      rejected_lengths: tokens of each rejected answer.
     """
 
     chosen: Scores
@@ -161,11 +161,11 @@ class PreferenceStep(TrainStep):
     """Trains on rows of `data.pairs`; every pair has the same weight.
 
     The reference is the model without its low-rank adapters where it has adapters, else a copy of
-    it with the weights that the run began with, of which every process has all.
+    it with the weights that the run began with; every process has all of this copy.
 
     Args:
       preference: loss of the pairs.
-      model: that of the run, which is copied.
+      model: the run's model, which is copied.
       likelihood: weight of the mean loss of the tokens of chosen conversations, up to the end of
         the answer.
 

@@ -87,7 +87,7 @@ class StepReplay:
             self._report(_unlike_copies(before, step, parallel), parallel)
         first = _computed(update, state)
         with clock.phase("replay"):
-            state.clock = Stopwatch(state.model.device)  # phases are those of one computation
+            state.clock = Stopwatch(state.model.device)  # phases count one computation
             try:
                 before.restore(state)
                 last = _computed(update, state)
@@ -216,8 +216,8 @@ def _computed(update: Update, state: TrainState) -> _Result:
 def _watched(replica: nn.Module) -> Iterator[dict[Key, Tensor]]:
     """Collect checksums of each weight, and of its gradient, when a backward pass reaches it.
 
-    The gradients are this process's own where torch reduces them later; those of sharded weights
-    are reduced already.
+    The gradients are this process's own where torch reduces them later; gradients of sharded
+    weights are reduced already.
     """
     checks: dict[Key, Tensor] = {}
     passes: dict[str, int] = {}

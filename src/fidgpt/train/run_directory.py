@@ -1,4 +1,4 @@
-"""The run directory: what is recorded, and requests to stop."""
+"""The run directory: the records of a run, and requests to stop."""
 
 import contextlib
 import errno

@@ -128,11 +128,11 @@ class TrainState:
 
         Args:
           step: of the checkpoint.
-          settings: those of the state that was saved.
+          settings: the optimizer's settings when the state was saved.
         """
         self.step = step
         if isinstance(self.optimizer, EvaluationWeights):
-            self.optimizer.swap_weights()  # checkpoints hold those to evaluate
+            self.optimizer.swap_weights()  # checkpoints hold the weights to evaluate
         for group, before, now in zip(
             self.optimizer.param_groups, settings, self.settings, strict=True
         ):

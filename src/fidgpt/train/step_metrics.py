@@ -89,7 +89,7 @@ class StepReports:
 
     @torch.no_grad()
     def add(self, reports: Reports, share: Share | None) -> None:
-        """Add those of a micro-batch."""
+        """Add the metrics and tallies of a micro-batch."""
         for name, value in self._values(reports, share).items():
             part = value.detach().float()
             self._means[name] = self._means[name] + part if name in self._means else part
@@ -99,7 +99,7 @@ class StepReports:
             self._tallies[part] = tally.clone() if before is None else before + tally
 
     def _values(self, reports: Reports, share: Share | None) -> dict[str, Tensor]:
-        """Return the values of a micro-batch that add up over those of a step."""
+        """Return the values of a micro-batch that add up over the micro-batches of a step."""
         return {**reports.metrics_of(share), **reports.losses_of(share)}
 
     def join(self, fused: FusedAllReduce, parallel: DataParallel) -> None:

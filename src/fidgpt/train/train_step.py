@@ -342,7 +342,7 @@ class TrainStep:
 def _exchange(
     status: Callable[[], StepStatus] | None, fused: FusedAllReduce, parallel: DataParallel
 ) -> list[Handle]:
-    """Send the status of this process to all others; return those of all processes."""
+    """Send the status of this process to all others; return the statuses of all processes."""
     if status is None or parallel.world_size == 1:
         return []
     return [fused.gather(number) for number in status().numbers()]

@@ -32,7 +32,8 @@ def initial_weights(
 ) -> None:
     """Copy weights of another run into a model by name; the others keep their initial values.
 
-    What is copied, and what is not, is logged. Number formats may differ; values are then rounded.
+    The names of copied and of remaining weights are logged. Number formats may differ; values are
+    then rounded.
 
     Args:
         model: with memory; sharded or not.

@@ -48,7 +48,7 @@ def explained(final: Path, size: int = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Turn errors of reading a checkpoint, or what is not as saved, into CheckpointError."""
+    """Turn errors from reading a checkpoint, or content not as saved, into CheckpointError."""
     try:
         yield
     except (CheckpointError, RunError):
@@ -322,7 +322,7 @@ def _section(name: str) -> str:
 
 
 def _entries(directory: Path) -> dict[str, Path]:
-    """Return what a run's folder holds by final name, including what is not yet replaced."""
+    """Return the paths in a run's folder by final name, including files not yet replaced."""
     folder = folder_of(directory)
     try:
         paths = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]

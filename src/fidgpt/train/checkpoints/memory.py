@@ -1,4 +1,4 @@
-"""Checkpoints in main memory, of which each machine holds its part and that of its neighbor."""
+"""Checkpoints in main memory: each machine holds its own part and its neighbor's part."""
 
 import contextlib
 import hashlib
@@ -77,7 +77,7 @@ class MemoryCheckpoints:
     writes its part of the checkpoint there in the background, with the format, checksums and
     atomic renaming of checkpoints on the disk, and sends a copy to a process of the next machine.
     So a run resumes though all processes of all machines die, or one machine is lost: processes
-    look for the newest step of which all parts are whole on some machine, and write it into the run
+    look for the newest step whose parts are all whole on some machine, and write it into the run
     directory, if that has no newer one. A checkpoint makes room for the next one, and the last is
     deleted as the run ends. A folder belongs to one run, whose directory its `fidgpt-memory.json`
     names.
@@ -136,7 +136,7 @@ class MemoryCheckpoints:
             )
 
     def start(self, directory: Path, *, part: int, num_parts: int) -> None:
-        """Begin an attempt to continue a run from what is on the disk, or from its start.
+        """Begin an attempt to continue a run from a checkpoint on the disk, or from its start.
 
         All processes of the run call this. Copies of earlier attempts are deleted; on machines that
         are not there now they are never used again.
@@ -332,7 +332,7 @@ def _claim(root: Path, mine: Mapping[str, str]) -> str:
     """Make the folder of a run on this machine; return an identity of the machine.
 
     Raises:
-      RunError: it cannot be made, or is not that of this run and user.
+      RunError: it cannot be made, or belongs to another run or user.
     """
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
@@ -368,7 +368,7 @@ def _exchange(
     seals: Sequence[manifest.Seals],
     kept: Sequence[int],
 ) -> None:
-    """Send this process's files to the one that keeps a copy, and receive those of others."""
+    """Send this process's files to the keeper of their copy, and receive the files to keep."""
     peers = machines.peers
     keeper = machines.keeper(peers.rank)
 
@@ -401,7 +401,7 @@ def _held(machines: _Machines, attempt: str) -> dict[_Key, dict[str, Path]]:
 
 
 def _good(files: Mapping[str, Path]) -> tuple[dict[str, Path], list[str]]:
-    """Return those of some files of a checkpoint that are whole, and the names of all of its files.
+    """Return the files of a checkpoint that are whole, and the names of all of its files.
 
     If the manifest is damaged, nothing is known of the others.
     """

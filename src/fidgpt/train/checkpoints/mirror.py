@@ -51,7 +51,7 @@ class _Storage:
         }
 
     def claim(self, run: str, directory: Path) -> None:
-        """Claim the folder for a run, unless it is that of the run already.
+        """Claim the folder for a run, unless the run has claimed it already.
 
         Args:
             run: its identity.
@@ -174,7 +174,7 @@ class Mirror:
             fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
 
     def claim(self, draft: Path, *, directory: Path) -> None:
-        """Make the folder that of a new run.
+        """Make the folder belong to a new run.
 
         Args:
             draft: the folder with the files of the run.

@@ -122,7 +122,7 @@ class ModuleTrial:
     device: torch.device
 
     def errors(self, *, context: int = 1) -> Iterator[str]:
-        """Yield what is wrong besides missing gradients.
+        """Yield the errors besides missing gradients.
 
         Args:
           context: processes that share each row in the run.
@@ -280,7 +280,7 @@ class ModuleTrial:
 
 @dataclass(frozen=True, eq=False)
 class SharedKeysContext(AttentionContext):
-    """A context whose `update_cache` and `whole_rows` return to all rows those of the first one.
+    """A context whose `update_cache` and `whole_rows` return the first row's tensors for all rows.
 
     So a changed token changes no other one's output, unless the module looks at other tokens
     elsewhere, which processes that share rows do not have.

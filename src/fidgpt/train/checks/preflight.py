@@ -72,7 +72,7 @@ def _group_errors(run: Recipe) -> Iterator[str]:
 
 
 def _stream_errors(run: Recipe, stream: TrainingStream) -> Iterator[str]:
-    """Yield what is wrong with the first batch of this process."""
+    """Yield the errors of the first batch of this process."""
     rank, world_size = run.parallel.data_rank, run.parallel.data_size
     tokens = stream.batch(0, rank=rank, world_size=world_size).tokens
     num_rows = len(rows_of_rank(run.batch_size, rank=rank, world_size=world_size))

@@ -96,7 +96,7 @@ def page(data: Mapping[str, Any]) -> str:
     """Return the page, which needs nothing from elsewhere.
 
     Args:
-      data: title, memory of a device, plans and what is left out, as `page_data` returns it.
+      data: title, memory of a device, plans and omissions, as `page_data` returns them.
     """
     # In a script, only a closing tag could end it.
     text = json.dumps(data).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""What was planned of a run beside what is measured of it."""
+"""The plan of a run beside its measurements."""
 
 import json
 import statistics
@@ -18,7 +18,7 @@ FILE = "plan.json"  # in the directory of a run
 
 
 class PlannedRun:
-    """What was planned of a run beside what is measured of it.
+    """The planned time and memory of a run beside the measured ones.
 
     Args:
       device: of this process, before it allocates anything for the run.

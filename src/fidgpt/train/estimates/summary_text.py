@@ -33,7 +33,7 @@ def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     """Format a summary as wide as the terminal.
 
     Args:
-      summary: what is known.
+      summary: of the run.
       recipe: what the named config says of itself.
       color: whether to use terminal styles.
     """
@@ -264,7 +264,7 @@ def _copies(facts: Facts) -> Rows:
 
 
 def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
-    """Return rows for modules that no axis divides, and for dropout unlike that of one process."""
+    """Return rows for modules that no axis divides, and for dropout unlike one process's."""
     whole, drops = ", ".join(facts.undivided), "other elements than in one process"
     rows = [("computed whole", whole)] if whole else []
     return rows if facts.dropout_matches_one_process else [*rows, ("dropout", drops)]

@@ -161,11 +161,11 @@ def choose(
     measured either.
 
     Args:
-      run: what is measured.
+      run: the run to measure.
       offered: number formats to choose from, the most exact one first.
       kernels: of attention to choose from, by their names, beside the one as it comes.
       may_compile: whether blocks may be compiled.
-      renew: measure again what is remembered.
+      renew: measure again, replacing the remembered result.
     """
     may_compile &= has_compiler()
     operations = 6 * cost.count_parameters(run.model).active

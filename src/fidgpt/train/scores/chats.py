@@ -1,7 +1,7 @@
 """HellaSwag, ARC, MMLU, GSM8K and HumanEval, asked in the chat template of the tokenizer.
 
-Questions and judgements are those of nanochat (https://github.com/karpathy/nanochat, chat_eval),
-without its calculator. A tokenizer without a template is asked in plain text.
+Questions and judgements follow nanochat (https://github.com/karpathy/nanochat, chat_eval), without
+its calculator. A tokenizer without a template is asked in plain text.
 """
 
 import re
@@ -21,7 +21,7 @@ from fidgpt.train.scores.programs import runs_without_error
 __all__ = ["CHATS", "chat_exam", "prompt_tokens"]
 
 Row = Mapping[str, Any]
-_ORDER = 42  # the seed of nanochat's order of questions, of which a limit takes the first
+_ORDER = 42  # the seed of nanochat's order of questions; a limit takes the first
 _NUMBER = re.compile(r"#### (-?[0-9.,]+)")
 _BLOCK = re.compile(r"```(?:python)?\s*\n(.*?)\n```", re.DOTALL)
 _AFTER_FUNCTION = re.compile(r"\n(?=def |class |if |print|#|@|```)")

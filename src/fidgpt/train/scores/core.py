@@ -1,7 +1,7 @@
 """CORE, the mean of 22 tasks without what guessing gives (DCLM, Li et al., 2024, arXiv:2406.11794).
 
-Prompts, few-shot examples and scores are those of nanochat (https://github.com/karpathy/nanochat),
-so that numbers compare with its leaderboard, and with GPT-2's 0.256525.
+Prompts, few-shot examples and scores follow nanochat (https://github.com/karpathy/nanochat), so
+that numbers compare with its leaderboard, and with GPT-2's 0.256525.
 """
 
 import csv

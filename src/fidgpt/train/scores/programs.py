@@ -55,7 +55,7 @@ def runs_without_error(program: str) -> bool:
     """
     sign = secrets.token_hex()
     text = _GUARD.format(bounds=_LIMITS, program=program, sign=sign)
-    # A file has a size of which there is a bound.
+    # To a file, as the size of a file can be limited.
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as output:
         try:
             subprocess.run(

@@ -36,7 +36,7 @@ def own_exams(
     limit: int | None = None,
     runs_programs: bool = False,
 ) -> dict[str, Exam]:
-    """Return the tasks of these names; those of `core` by `core/LABEL`.
+    """Return the tasks of these names; the tasks of `core` are named `core/LABEL`.
 
     Args:
       names: of tasks.
@@ -69,7 +69,7 @@ def own_exams(
 def scores_of(exams: Mapping[str, Exam], examinee: Examinee) -> Scores:
     """Return `acc` of each exam, and `centered`, which is 0 for guesses and 1 for knowledge.
 
-    Standard errors are those of a mean of independent answers.
+    Standard errors assume independent answers.
     """
     scores: Scores = {}
     with evaluating(examinee.model):
@@ -119,7 +119,7 @@ def _published() -> Path:
 
 
 def _unpacked(path: Path) -> Path:
-    """Return a folder, or that of a zip file, which is unpacked once into the cache."""
+    """Return a folder; a zip file is unpacked into one, once, in the cache."""
     if path.is_dir():
         return path
     try:

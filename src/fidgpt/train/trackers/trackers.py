@@ -23,7 +23,7 @@ __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
 _LARGEST = 1 << 30  # bytes of a file of metrics that is read at once
-_TAIL = 1 << 20  # of which the last row is within these
+_TAIL = 1 << 20  # bytes at its end that hold the last row
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
 
@@ -182,7 +182,7 @@ class RunDescription:
 
     Attributes:
       path: its directory.
-      name: that of its directory.
+      name: the name of its directory.
       group: what it belongs to, such as a sweep; None if it stands alone.
       config: every value of the graph by its path, and facts about the run under `run/`.
     """
@@ -194,7 +194,7 @@ class RunDescription:
 
 
 def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
-    """Describe a run by its directory; what is missing there is left out."""
+    """Describe a run by its directory; files missing there are left out."""
     command = run.path / "command.txt"
     whole: dict[str, Scalar] = {
         "run/directory": str(run.path.resolve()),
@@ -249,7 +249,7 @@ class BackgroundTracker(abc.ABC):
 
     While the tracker is down, rows wait and opening is retried. A resumed run sends the rows of
     `metrics.jsonl` that the tracker lacks. A row is recorded as delivered before it is: a kill may
-    lose those of the last second or two, but duplicates none. A run that is resumed with another
+    lose the rows of the last second or two, but duplicates none. A run that is resumed with another
     config from before the last delivered step, or that rolls back, becomes a new run there.
 
     Attributes:
