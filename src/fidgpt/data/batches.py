@@ -110,7 +110,7 @@ class Batch:
 def rows_by_group(
     groups: NDArray[np.int64], read: Callable[[int, NDArray[np.bool_]], Batch]
 ) -> Batch:
-    """Return rows in order, of which those of a group are read at once.
+    """Return rows in order; all rows of a group are read at once.
 
     Args:
       groups: the group of each row.

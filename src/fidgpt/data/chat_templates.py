@@ -38,7 +38,7 @@ class Rendered(NamedTuple):
     """A conversation as text.
 
     Attributes:
-      text: of which what spells a special token is one.
+      text: of the conversation; every spelling of a special token in it is that token.
       spans: the first character of each answer of the assistant, and the one after its end of turn.
       is_open: whether the last answer has no end of turn of its own.
     """
@@ -123,9 +123,9 @@ class ChatTemplate:
     def conversation(self, messages: Sequence[Message], **more: Any) -> Rendered:
         """Return a conversation as text, and the answers in it.
 
-        Where the template marks them by `generation` tags, an answer is what they mark, and the end
-        of turn behind it. Else it is what is added to the text when it is rendered up to the
-        question with the beginning of an answer.
+        Where the template marks them by `generation` tags, an answer is the text in them, and the
+        end of turn behind it. Else an answer begins where the text ends that is rendered up to the
+        question, with the beginning of an answer.
 
         Args:
           messages: of the conversation.

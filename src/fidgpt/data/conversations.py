@@ -51,7 +51,7 @@ class ChatTokenizer:
         return self.tokenizer.sample_bytes
 
     def identity(self) -> str:
-        """Return those of the tokenizer and of the template."""
+        """Return the identities of the tokenizer and of the template as one text."""
         text = self._text()
         if text is None:
             settings = self.tokenizer.build(()).chat
@@ -109,7 +109,7 @@ class ChatTokenizer:
 
 @dataclass(eq=False)
 class Conversations:
-    """Rows that are conversations, of which the assistant's tokens count in the loss.
+    """Rows that are conversations, in which the assistant's tokens count in the loss.
 
     A row has a list `messages` (OpenAI's) or `conversations` (ShareGPT's), an `instruction` with
     `input` and `output` (Alpaca's), or a question with an answer. The chat template of the
@@ -121,7 +121,7 @@ class Conversations:
       train_on: what counts: `assistant`, what the assistant says; `last`, its last answer; or
         `all` tokens.
       too_long: what becomes of a longer conversation: `shorten` cuts its end off, `drop` leaves it
-        out, `refuse` is an error. One of which no answer is left is dropped.
+        out, `refuse` is an error. A conversation without an answer in what is left is dropped.
       broken: what becomes of rows that hold no conversation, with an empty answer or with roles out
         of order: `refuse` is an error, `drop` leaves them out, and how many there were is printed.
 

@@ -55,7 +55,7 @@ Document = str | MaskedDocument
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text of which some spans count in the loss; a token counts that has a character in one.
+    """A text with spans that count in the loss; a token counts that has a character in one.
 
     Attributes:
       text: the text.
@@ -69,7 +69,7 @@ class MarkedText:
         """Return the tokens of the whole text.
 
         Raises:
-          DataError: the bytes of the tokens are not those of the text.
+          DataError: the bytes of the tokens differ from the bytes of the text.
         """
         is_marked = np.zeros(len(self.text), dtype=np.int64)
         for begin, stop in self.spans:
@@ -91,7 +91,7 @@ def encode_marked(
       tokenizer: encodes it.
 
     Raises:
-      DataError: the bytes of the tokens are not those of the text.
+      DataError: the bytes of the tokens differ from the bytes of the text.
     """
     tokens = tokenizer.encode_batch([text])[0]
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")

@@ -65,7 +65,7 @@ def _replacing(content: Mapping[str, Any]) -> Iterator[str]:
 def _removing(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield the pre-tokenizers that remove what they split at.
 
-    An inverted pattern is that of words, which may be all of a text.
+    An inverted pattern matches words, which may be all of a text.
     """
     for part in parts_of(content.get("pre_tokenizer"), "pretokenizers"):
         removes = part.get("behavior") == "Removed" and not part.get("invert")

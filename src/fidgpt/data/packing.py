@@ -157,8 +157,8 @@ def best_fit(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
     with its own, so that every document follows one, as `PackedDocuments` expects. The rest is
     padded with end-of-text tokens. Padding does not count in the loss, nor in statistics of tokens
     such as the load of experts. The first token of a continued document, which has no context, does
-    not count in the loss either, nor that of any document of a tokenizer that has another token in
-    front of texts, or none.
+    not count in the loss either, nor does the first token of any document if the tokenizer has
+    another token in front of texts, or none.
 
     Each epoch permutes the documents of equal length, and the order within each sequence. Takes 8
     bytes of memory per document, and four times as many at the start.

@@ -33,7 +33,7 @@ _COLUMNS = {"response_j": "chosen", "response_k": "rejected"}  # of StackExchang
 
 
 class Preferences(Conversations):
-    """Rows that hold a chosen and a rejected answer to one conversation, of which these count.
+    """Rows with a chosen and a rejected answer to one conversation; only the answers count.
 
     `chosen` and `rejected` are texts or lists of messages, behind a `prompt` that is either, or
     behind `messages` or `conversations`. Lists without a prompt hold the whole conversation, and
@@ -98,7 +98,7 @@ class PreferencePair:
         return f"{self.chosen.text}\n{self.rejected.text}"
 
     def encode(self, tokenizer: Tokenizer) -> EncodedDocument:
-        """Return the tokens of both, of which those of the last answers count."""
+        """Return the tokens of both conversations; the tokens of the last answers count."""
         chosen, rejected = self.chosen.encode(tokenizer), self.rejected.encode(tokenizer)
         event = next((side.event for side in (chosen, rejected) if side.is_dropped), "")
         if event:

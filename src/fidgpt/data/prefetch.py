@@ -63,7 +63,7 @@ class Prefetch(WrappedStream):
         return batch
 
     def _begin_until(self, last: int, request: _Request) -> None:
-        """Enqueue the batches from that of `request` to that of step `last`."""
+        """Enqueue the batches from the one of `request` to the one of step `last`."""
         first, rank, world_size = request
         for step in range(first, last + 1):
             if (step, rank, world_size) not in self._ahead:

@@ -39,7 +39,7 @@ _AT_ONCE = 1 << 20  # tokens or documents
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of token ids, the file of the end offsets of its documents, and that of its loss mask.
+    """A file of token ids, with a file of its documents' end offsets, and one of its loss mask.
 
     The mask has a byte for each token, 1 if it counts in the loss; it is None if all tokens do.
     """
@@ -87,7 +87,7 @@ class SplitWriter:
     ) -> None:
         self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
         record = record or {"bytes": 0, "counted": 0, "dropped": 0, "events": {}}
-        # Of the documents so far, those of an unfinished shard included, and without these.
+        # Of the documents so far, with the documents of an unfinished shard and without them.
         self._totals = {name: record[name] for name in ("bytes", "counted", "dropped", "events")}
         self._finished = copy.deepcopy(self._totals)
         self._prefix = directory / split

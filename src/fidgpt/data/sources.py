@@ -249,7 +249,7 @@ class TextFiles:
 
 @dataclass(eq=False)
 class RemoteFiles:
-    """Files of an object store, such as `s3://bucket/folder`, read as those of `TextFiles` are.
+    """Files of an object store, such as `s3://bucket/folder`, read as `TextFiles` reads files.
 
     Any file system of fsspec will do whose package is installed: `s3://` needs s3fs, `gs://` gcsfs
     and `hf://` huggingface_hub. Files are copied to this machine one at a time, and deleted again.
@@ -399,7 +399,7 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 
 def kind_of(path: Path) -> str:
-    """Return the suffix of a file in lower case, ignoring that of its compression."""
+    """Return the suffix of a file in lower case, ignoring the suffix of its compression."""
     inner = Path(path.stem) if path.suffix.lower() in _UNPACKED else path
     return inner.suffix.lower()
 

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, trained byte-level BPE, and those of files."""
+"""Tokenizers: bytes, trained byte-level BPE, and tokenizers read from files."""
 
 import codecs
 import functools
@@ -83,12 +83,12 @@ class Tokenizer:
     Args:
       backend: of the library; it is changed, so that it parses no special tokens in texts.
       end_of_text: name of the end-of-text token, which it has.
-      settings: those of a tokenizer_config.json.
+      settings: the content of a tokenizer_config.json.
 
     Attributes:
       end_of_text: id of the end-of-text token, which follows every document.
       chat: how conversations become text; None if the tokenizer does not say.
-      prefix: what is in front of a text before it is encoded, and is no part of it.
+      prefix: put in front of a text before it is encoded; no part of the text.
       puts_begin: whether a prompt begins with the token in front of documents; where it does not,
         documents are trained that way alone.
     """
@@ -167,7 +167,7 @@ class Tokenizer:
         return ids
 
     def normalize(self, text: str) -> str:
-        """Return the text whose bytes are those of its tokens."""
+        """Return the text as its tokens spell it."""
         if has_space_letter(self._backend):
             values = (self._values[token] for token in self.encode(text))
             return b"".join(values).decode(errors="replace")
@@ -304,8 +304,7 @@ class StreamDecoder:
 
     Args:
       tokenizer: has the bytes of tokens.
-      begins_text: whether the first token is that of a text, in front of which is the tokenizer's
-        prefix.
+      begins_text: whether the first token begins a text, which has the tokenizer's prefix in front.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, begins_text: bool = False) -> None:
@@ -391,7 +390,7 @@ class BPETokenizer:
 
     Args:
       vocab_size: number of tokens, including the 256 bytes and the special tokens.
-      special_tokens: names of special tokens besides the end of text, such as those of
+      special_tokens: names of special tokens besides the end of text, such as the tokens of
         fill-in-the-middle.
       sample_bytes: maximum size of the sample from which merges are learned.
 
@@ -580,7 +579,7 @@ _IN_FRONT = "{#- in front of every document #}"
 def with_begin(chat: ChatSettings, token: str) -> str:
     """Return a chat template for other systems, which writes a token in front of documents.
 
-    There `bos_token` is empty where it is here. `load_tokenizer` removes what is added.
+    There `bos_token` is empty where it is here. `load_tokenizer` removes the addition.
 
     Args:
       chat: has the template.

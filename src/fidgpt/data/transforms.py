@@ -109,7 +109,7 @@ class FillInTheMiddle:
     ) -> Batch:
         """Return the rows with some of their texts transformed; added tokens count in the loss."""
         window = rows.tokens.shape[1]
-        # Each row with the special tokens behind it; `order` selects those of the new row.
+        # Each row with the special tokens behind it; `order` selects the tokens of the new row.
         added = torch.tensor([[*self._special(tokenizer), tokenizer.end_of_text]])
         extended = Batch.cat([rows, Batch(added.expand(len(rows.tokens), -1))], dim=1)
         *special, end_of_text = range(window, window + added.shape[1])
