@@ -6,7 +6,7 @@ computes on the axis (an `AxisPart`), and the size of the axis is a field of a `
 every process has. All else follows: which process reads which rows, who counts a number that
 several have, over whom gradients are summed, who writes what of a checkpoint.
 
-A process's index on each axis is a digit of its rank, of which that of the last axis varies
+A process's index on each axis is a digit of its rank; the digit of the last axis varies
 fastest, so that neighboring ranks, which are on one machine, share the axes that communicate most.
 """
 
@@ -54,7 +54,7 @@ class Axis:
       weights: what they hold of the weights.
       joins_shards: whether FSDP shards weights over them too, where it does so over another axis.
       borrows: neighboring axes whose processes these are, because the axis divides some weights
-        only: the product of their sizes is a multiple of that of this axis, and for the weights
+        only: the product of their sizes is a multiple of this axis's size, and for the weights
         that it divides, it replaces them.
     """
 
@@ -252,7 +252,7 @@ class MeshSizes:
 class AxisPart:
     """Divides a model along one axis of a mesh, such as `TensorParallel` along `tensor`.
 
-    Only `__call__` has to be there; the other methods are what is known before a run begins.
+    Only `__call__` has to be there; the other methods tell what can be known before a run begins.
     """
 
     def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
@@ -265,8 +265,9 @@ class AxisPart:
         """Change a whole model on the meta device to compute this process's part.
 
         Parameters may be replaced by shards of them, as `fidgpt.placement.Shard.parameter` makes
-        them; their names and ties stay. Hooks of modules stay; those of parameters do not, which
-        get their memory afterwards: let a hook of a module register them when it first computes.
+        them; their names and ties stay. Hooks of modules stay; hooks of parameters do not, as
+        parameters get their memory afterwards: let a hook of a module register them when it first
+        computes.
         """
         raise NotImplementedError
 

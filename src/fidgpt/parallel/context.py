@@ -1,9 +1,9 @@
 """Context parallelism: the tokens of each sequence are split over the processes of an axis.
 
 All of a model but attention computes on each token alone. Attention gets the keys and values of
-other processes by `AttentionContext.update_cache`, where generation gets those of earlier tokens.
-Masks, biases and rotations are functions of positions and documents, which every process has of
-all tokens, so they are the same as in one process.
+other processes by `AttentionContext.update_cache`, where generation gets the keys and values of
+earlier tokens. Masks, biases and rotations are functions of positions and documents, which every
+process has of all tokens, so they are the same as in one process.
 """
 
 import functools
@@ -81,8 +81,8 @@ class ColumnMap:
     """The columns of a split on a device.
 
     Attributes:
-      own: those of this process, ascending.
-      gathered: those of all processes in turn, -1 where one has fewer than the longest.
+      own: the columns of this process, ascending.
+      gathered: the columns of all processes in turn, -1 where one has fewer than the longest.
       order: where each column is among those gathered; None if they are in order.
     """
 
@@ -107,7 +107,7 @@ def _columns(split: TokenSplit, index: int, device: torch.device) -> ColumnMap:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SplitContext(AttentionContext):
-    """The context of one process's tokens, whose attention sees those of all processes.
+    """The context of one process's tokens, whose attention sees the tokens of all processes.
 
     Attributes:
       whole: context of all tokens.
@@ -153,7 +153,7 @@ class SplitContext(AttentionContext):
         return self.whole.real
 
     def columns(self, begin: int, end: int, *, ahead: int = 0, also: int = 0) -> "SplitContext":
-        """Return the context of this process's columns among those of a whole row."""
+        """Return the context of this process's columns among the columns of a whole row."""
         whole = self.whole.columns(begin, end, ahead=ahead, also=also)
         return type(self).of(whole, self.split.between(begin, end), self.axis)
 
@@ -322,8 +322,8 @@ class UlyssesContext(AxisPart):
     Queries, keys and values are sent by one all-to-all, so that each process has all tokens of some
     heads, and results by another (Jacobs et al., 2023, arXiv:2309.14509). This communicates less
     than gathering does if there are many processes, and kernels for plain causal attention apply;
-    the number of heads must be a multiple of that of processes. Attention that has no `kernel` is
-    computed as by `GatheredContext`.
+    the number of heads must be a multiple of the number of processes. Attention that has no
+    `kernel` is computed as by `GatheredContext`.
     """
 
     def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:

@@ -75,7 +75,7 @@ class DataParallel:
       ValueError: timeout is not positive.
 
     Attributes:
-      mesh: the sizes of its axes, of which one may be open.
+      mesh: the sizes of its axes; the size of one axis may be open.
       parts: by the name of an axis, what divides a model along it.
       timeouts: how long processes wait for each other.
       places: this process's places on the axes of the mesh.
@@ -296,15 +296,15 @@ class DataParallel:
     def wrap(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are averaged over all processes.
 
-        A sharded model reduces its own gradients, and `reduce_gradients` those of parameters that
-        processes with different tokens divide.
+        A sharded model reduces its own gradients, and `reduce_gradients` reduces the gradients of
+        parameters that processes with different tokens divide.
         """
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
         mesh = self.places.mesh
         if any(axis.splits_layers and mesh[axis] > 1 for axis in mesh.axes()):
-            return module  # of which several passes are under way at a time
+            return module  # several passes of it are under way at a time
         apart = [n for n, p in module.named_parameters() if self.places.processes_to_sum_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}

@@ -58,7 +58,7 @@ def gather_input(x: Tensor, axis: Processes, dim: int | None, weights: Iterable[
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not trained:
         return copied(x, axis) if dim is None else gathered(x, axis, dim)
     whole, *receivers = _Entered.apply(x, axis, dim, *trained)
-    # On the tensor itself: what is computed from it has none, and they are freed with it.
+    # On the tensor itself: tensors computed from it have none, and they are freed with it.
     vars(whole)["receivers"] = {id(w): r for w, r in zip(trained, receivers, strict=True)}
     return whole
 

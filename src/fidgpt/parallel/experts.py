@@ -53,7 +53,7 @@ class ExpertParallel(AxisPart):
                 )
 
     def __call__(self, model: nn.Module, axis: Processes) -> None:
-        """Replace the parameters of experts by those of this process, and send tokens to them."""
+        """Replace the parameters of experts by this process's shards, and send tokens to them."""
         mixtures = {id(part.experts): part for part in model.modules() if isinstance(part, MoE)}
         shards: dict[int, nn.Parameter] = {}
         for experts in _divided(model).values():
@@ -77,7 +77,7 @@ class ExpertParallel(AxisPart):
 
 
 def _divided(model: nn.Module) -> dict[str, Experts]:
-    """Return by path the experts of which something is declared for each of them."""
+    """Return by path the `Experts` that declare parameters of each single expert."""
     return {
         path: module
         for path, module in model.named_modules()
@@ -103,7 +103,7 @@ def _per_expert(experts: Experts) -> Iterator[tuple[nn.Module, str, nn.Parameter
 
 
 def _divide(experts: Experts, axis: Processes, shards: dict[int, nn.Parameter]) -> None:
-    """Replace parameters by this process's shards, which `shards` holds by that of the whole."""
+    """Replace parameters by this process's shards; `shards` holds them by the whole's identity."""
     num_local = experts.num_experts // axis.size
     places = {
         (module, name): Shard(axis, 0, len(whole), axis.size)
@@ -156,7 +156,7 @@ class _Exchange:
         return output
 
     def enter(self, module: nn.Module, args: tuple[Tensor, Groups]) -> tuple[Tensor, Groups]:
-        """Exchange the rows of all experts for those of this process's experts."""
+        """Exchange the rows of all experts for the rows of this process's experts."""
         rows, groups = args
         beside, self._beside = self._beside, None
         axis, num_local = self._axis, self._num_local
@@ -194,5 +194,5 @@ class _Exchange:
         return arriving().index_select(0, order), Groups(owners, ends)
 
     def leave(self, module: nn.Module, args: object, out: Tensor) -> Tensor:
-        """Exchange the results of this process's experts for those of its own rows."""
+        """Exchange the results of this process's experts for the results of its own rows."""
         return self._returns.pop()(out)

@@ -16,7 +16,7 @@ from fidgpt.processes.collectives import all_sum
 def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None:
     """Make the gradients of divided parameters right after a backward pass, in place.
 
-    Summands are summed over their axis, by one all-reduce: those of whole parameters inside of
+    Summands are summed over their axis, by one all-reduce: gradients of whole parameters inside of
     divided components, and of shards that several processes hold. What counts on the first process
     only gets no gradient on the others. Where the processes of the axis compute different tokens,
     the gradient of what it divides is averaged here: over those with copies of it, and by the
@@ -119,7 +119,7 @@ def _sum_over_holders(parameters: Sequence[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def norms_of_wholes(norms: Tensor, parameters: Sequence[object]) -> Tensor:
-    """Return the norms of whole tensors from those of this process's shards.
+    """Return the norms of whole tensors from the norms of this process's shards.
 
     Args:
       norms: Euclidean norm of each tensor on this process.
@@ -148,7 +148,7 @@ def norms_of_wholes(norms: Tensor, parameters: Sequence[object]) -> Tensor:
 def own_squares(
     gradients: Sequence[Tensor], parameters: Sequence[object], places: Places
 ) -> Tensor:
-    """Return squared norms, [gradients] in float64, which all processes sum to those of wholes.
+    """Return squared norms, [gradients] in float64, which all processes sum to the wholes' norms.
 
     Of what several processes hold, the first of them counts.
     """

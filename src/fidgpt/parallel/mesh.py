@@ -16,7 +16,7 @@ SHARD = Axis(name="shard", splits_rows=True, weights=Weights.SHARDS)
 
 @dataclass(frozen=True, kw_only=True)
 class Mesh(MeshSizes):
-    """How many processes each axis of parallelism has; their product is that of the run.
+    """The number of processes on each axis of parallelism; their product is the size of the run.
 
     The axis `expert` has no processes of its own and does not count.
 

@@ -171,7 +171,7 @@ class PipelineParallel(AxisPart):
 
 
 def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: int) -> list[int]:
-    """Return numbers of layers of stages, of which the most costly one costs as little as possible.
+    """Return the numbers of layers of stages that make the most costly stage as cheap as possible.
 
     No layer next to a cut could move to make its two stages more alike.
 
@@ -295,7 +295,7 @@ class PipelinedModel(Transformer):
         return self.leave(x, tokens, ctx) if stage == len(stages) - 1 else x
 
     def empty_stream(self, tokens: Tensor, stage: int | None) -> Tensor:
-        """Return a tensor for the input of a stage; None for that of the unembedding."""
+        """Return a tensor for the input of a stage; None for the input of the unembedding."""
         parts, begin = 1, 0 if stage is None else self.pipeline.stages.begins[stage]
         if begin and self.training:
             parts = getattr(self.blocks[begin - 1], "stream_parts", 1)

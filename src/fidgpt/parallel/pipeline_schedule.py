@@ -75,7 +75,7 @@ class TorchSchedule:
     `gpipe` (Huang et al., 2018, arXiv:1811.06965) and `1f1b` have one stage on each process;
     `interleaved` (Narayanan et al., 2021, arXiv:2104.04473), `breadth_first` (Lamy-Poirier, 2022,
     arXiv:2211.05953) and `zero_bubble` (Qi et al., 2023, arXiv:2401.10241) several; `zero_bubble_v`
-    (section 6 there) and `dual_pipe_v` two, of which the first process has the first and the last.
+    (section 6 there) and `dual_pipe_v` two: the first process has the first and the last stage.
 
     Args:
       name: one of these.
@@ -134,7 +134,7 @@ def _alternating(rank: int, num_ranks: int, num_micro_batches: int) -> list[Acti
 
 
 def _flat(ops: Iterable[Any]) -> Iterable[Action]:
-    """Yield what computes of a list of torch's actions, some of which hold others."""
+    """Yield the computations among torch's actions, some of which hold others."""
     for op in ops:
         if op is not None and op.sub_actions:
             yield from _flat(op.sub_actions)
@@ -186,12 +186,12 @@ class ActionList:
 
 
 def fitting(schedule: Schedule, num_ranks: int, num_micro_batches: int) -> int:
-    """Return how many micro-batches to compute, of which idle ones fill up a schedule.
+    """Return how many micro-batches to compute, with the idle ones that fill up a schedule.
 
     Args:
       schedule: of the pipeline.
       num_ranks: processes of the pipeline.
-      num_micro_batches: those that there are.
+      num_micro_batches: number of micro-batches that there are.
 
     Raises:
       ValueError: the schedule needs more of them.

@@ -76,10 +76,10 @@ class Places:
         return self.fsdp is not None or bool(self.copies)
 
     def holds_first(self, tensor: Tensor, parameter: object) -> bool:
-        """Return whether this process is the first of those that hold the same of a parameter.
+        """Return whether this process is the first of those that hold the same part of a parameter.
 
         Args:
-          tensor: the parameter, or what is divided as it is.
+          tensor: the parameter, or a tensor that is divided as it is.
           parameter: with the place of its shard.
         """
         shards = shards_of(parameter)
@@ -88,12 +88,12 @@ class Places:
         return is_first and all(shard.is_owner for shard in shards)
 
     def processes_to_sum_over(self, parameter: object) -> Processes | None:
-        """Return who must sum a gradient that is not averaged as those of other parameters are.
+        """Return who must sum a gradient that is not averaged as other parameters' gradients are.
 
-        That is one of a parameter inside of what an axis divides whose processes compute different
-        tokens: DistributedDataParallel averages over all of these. And it is one of a stage of a
-        pipeline: several passes are under way at a time. FSDP averages those of stages, and sums
-        the others over `fsdp_of`, so that only this process is left.
+        Such gradients belong to parameters in a component that an axis divides whose processes
+        compute different tokens, as DistributedDataParallel averages over all of these. And they
+        belong to stages of a pipeline, as several passes are under way at a time. FSDP averages the
+        gradients of stages, and sums the others over `fsdp_of`, so that only this process is left.
         """
         copies = self.copies.get(self._apart(parameter))
         if self.fsdp is not None:
@@ -213,7 +213,7 @@ def _join(mesh: MeshSizes, parts: frozenset[str], device_type: str, timeout: tim
 def _torch_mesh(
     device_type: str, timeout: timedelta, grid: Mapping[Axis, int], /, **dims: Collection[Axis]
 ) -> Any:
-    """Return torch's mesh of which each dimension is made of some axes, and the first of others."""
+    """Return torch's mesh: a first dimension of all other axes, then the given dimensions."""
     from torch.distributed.device_mesh import DeviceMesh
 
     order = {axis: number for number, axis in enumerate(grid)}

@@ -87,7 +87,7 @@ def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -
     Args:
       model: the sharded model.
       modules: in it.
-      ends: whether to reduce those of what is outside of its blocks, too.
+      ends: whether to reduce the gradients of modules outside of its blocks, too.
     """
     from torch.distributed.fsdp import FSDPModule
 

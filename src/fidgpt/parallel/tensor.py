@@ -173,7 +173,7 @@ def _divide(component: Any, axis: Processes, *, on_part: bool, num_chunks: int) 
 
 
 class SplitVocabulary:
-    """The logits of a divided unembedding: this process has those of some tokens.
+    """The logits of a divided unembedding: this process has the logits of some tokens.
 
     Args:
       shard: the place of the table's shard.

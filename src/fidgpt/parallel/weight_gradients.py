@@ -1,8 +1,8 @@
-"""Gradients of weights that are computed later than those of inputs, as zero-bubble schedules do.
+"""Gradients of weights, computed later than gradients of inputs, as zero-bubble schedules do.
 
-(Qi et al., 2023, arXiv:2401.10241.) Plain linear layers leave theirs, wherever they are: torch cuts
-the graph of autograd in two instead, and forgets the weights behind a layer without gradients.
-Other parameters get their gradients in the first part of the backward pass.
+(Qi et al., 2023, arXiv:2401.10241.) Plain linear layers compute these gradients later, wherever
+they are: torch cuts the graph of autograd in two instead, and forgets the weights behind a layer
+without gradients. Other parameters get their gradients in the first part of the backward pass.
 """
 
 import contextlib

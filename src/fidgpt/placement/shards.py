@@ -1,13 +1,13 @@
-"""Parameters of which a process holds a shard: where it lies in the whole, and how to get that.
+"""Parameters with shards in processes: where a shard lies in the whole, and how to get the whole.
 
 The weights of a model that axes of the mesh divide are plain tensors; the attribute `shards` of a
-parameter is all that distinguishes them from whole ones: the place on each axis, of which every one
+parameter is all that distinguishes them from whole ones: the place on each axis, where every axis
 divides what the one before it left. FSDP may shard a shard again, as a DTensor of torch.
 
-Some processes hold a parameter that others do not, such as that of a stage of a pipeline or of a
+Some processes hold a parameter that others do not, such as one of a stage of a pipeline or of a
 single expert. Every process keeps the names, ties and kinds of all parameters of a model, so that
-its optimizer, its checkpoints and its norms list the same ones as those of the others; of a
-parameter that it does not hold it has an empty tensor.
+all processes' optimizers, checkpoints and norms list the same parameters; for a parameter that a
+process does not hold, it has an empty tensor.
 """
 
 import math
@@ -92,7 +92,7 @@ class Shard:
         return begin, min(self.size, begin + step)
 
     def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of this process's shard, from that of the whole."""
+        """Return the shape of this process's shard, from the shape of the whole."""
         shape = [*whole]
         if self.dim is not None:
             begin, end = self.bounds(self.axis.rank)
@@ -100,7 +100,7 @@ class Shard:
         return tuple(shape)
 
     def whole_shape(self, shard: Sequence[int]) -> tuple[int, ...]:
-        """Return the shape of the whole, from that of this process's shard."""
+        """Return the shape of the whole, from the shape of this process's shard."""
         shape = [*shard]
         if self.dim is not None:
             shape[self.dim] = self.size
@@ -178,7 +178,7 @@ class Holders(Shard):
 
 
 def gather_uneven(x: Tensor, shard: Shard, dim: int) -> Tensor:
-    """Return tensors of all processes as one along `dim`, where their sizes are those of shards."""
+    """Return tensors of all processes as one along `dim`, where their sizes are the shards'."""
     bounds = [shard.bounds(rank) for rank in range(0, shard.axis.size, shard.copies)]
     longest = max(end - begin for begin, end in bounds)
     padded = x.movedim(dim, 0)
@@ -227,7 +227,7 @@ def held(tensor: Any) -> Any:
 
 
 def whole_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of the whole tensor of which this process may hold a part."""
+    """Return the shape of the whole tensor; this process may hold a part of it."""
     shape = tuple(tensor.shape)
     for shard in reversed(shards_of(tensor)):
         shape = shard.whole_shape(shape)

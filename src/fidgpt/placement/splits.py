@@ -27,7 +27,7 @@ class Columns:
 
     Attributes:
       units: number of heads, or of elements, which are not split further.
-      dim: the dimension of a parameter; a module declares those of its own.
+      dim: the dimension of a parameter; a module declares its own parameters'.
       repeats: whether several processes may hold the same unit, as query heads share key heads.
       uneven: whether the last process may hold fewer units than the others.
     """

@@ -92,7 +92,7 @@ class Training:
       dtype: of the computation.
       itemsize: bytes of an element in it.
       state: bytes of the optimizer and of averages for each trained element.
-      forward: operations of the forward pass, of which utilisation counts three.
+      forward: operations of the forward pass; utilisation counts three times as many.
       tokens_per_step: over all processes.
       num_steps: of the run.
       other_bytes: weights of other models that the loss is computed with.

@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 _T, _G = 1e12, 1e9
-_USABLE = 0.99  # of what is sold as so many GB, and has so many GiB
+_USABLE = 0.99  # share of memory that is sold as so many GB, and has so many GiB
 CALIBRATION = "calibration.json"  # in the cache directory
 
 
@@ -80,7 +80,7 @@ class Device:
         return "cpu" if self.name == "cpu" else "cuda"
 
     def peak(self, dtype: str) -> float:
-        """Return the peak of products in a number format; float32 counts as that of tf32."""
+        """Return the peak of products in a number format; the peak of float32 is tf32's."""
         return self.flops.get(dtype) or self.flops["bfloat16"]
 
 

@@ -31,7 +31,7 @@ _BACKWARD = "backward of "
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A kind of blocks, or what is before, after or in the loss of all blocks.
+    """A kind of blocks, or the computation before or after all blocks, or of the loss.
 
     Attributes:
       name: `begin`, `end` with the loss, or the first layer of a kind.
@@ -111,7 +111,7 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
 
 
 def divided_again(quarter: Trace, half: Trace) -> Trace | None:
-    """Return the trace of twice as many processes of an axis from those of fewer; None if unknown.
+    """Return the trace of twice as many processes on an axis, from two traces; None if unknown.
 
     It is known if two traces differ in the sizes of weights, and of the products with them, alone:
     then so does the next one.
@@ -153,7 +153,7 @@ def divided_again(quarter: Trace, half: Trace) -> Trace | None:
 
 
 def _next(first: int, second: int) -> int:
-    """Return what follows two numbers of which each is as many times the one before."""
+    """Return the next number of a geometric sequence."""
     return second * second // first if first else second
 
 

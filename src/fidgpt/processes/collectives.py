@@ -120,7 +120,7 @@ def _functional() -> Any:
 
 
 class _Collective(torch.autograd.Function):
-    """A collective, and the one that makes the gradient of its input of that of its output."""
+    """A collective, and another one that turns the gradient of its output into its input's."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, forward: Function, backward: Function) -> Tensor:
@@ -133,7 +133,7 @@ class _Collective(torch.autograd.Function):
 
 
 def collective(x: Tensor, forward: Function, backward: Function) -> Tensor:
-    """Return `forward(x)`, whose gradient `backward` turns into that of `x`."""
+    """Return `forward(x)`, whose gradient `backward` turns into the gradient of `x`."""
     return _Collective.apply(x, forward, backward)
 
 
@@ -190,7 +190,7 @@ def begin_exchange(
     exchange of gradients, which are sent back.
 
     Args:
-      x: rows [rows, ...], those of the first process first.
+      x: rows [rows, ...], the rows for the first process first.
       axis: the processes.
       sent: number of rows for each process.
       received: number of rows from each process.
@@ -233,7 +233,7 @@ class _Sent(torch.autograd.Function):
 
 
 class _Arrived(torch.autograd.Function):
-    """Waits for an exchange; begins that of the gradient, which is not returned itself."""
+    """Waits for an exchange; begins the gradient's exchange, which returns no gradient itself."""
 
     @staticmethod
     def forward(ctx: Any, arriving: Tensor, axis: Processes, *exchange: Any) -> Tensor:

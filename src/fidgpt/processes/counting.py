@@ -56,8 +56,8 @@ def counting(model: nn.Module) -> Iterator[CollectiveCounter]:
     """Context that counts the collectives of this process.
 
     Attributes each collective to the block that runs when it starts: in the backward pass, from
-    the gradient of the block's output to that of its input. What FSDP gathers ahead for one block
-    counts for the block before, in the order of the pass.
+    the gradient of the block's output to the gradient of its input. What FSDP gathers ahead for one
+    block counts for the block before, in the order of the pass.
 
     Args:
       model: whose module lists hold the blocks.

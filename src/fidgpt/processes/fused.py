@@ -51,7 +51,7 @@ class FusedAllReduce:
         return self._join(value.detach(), of_all=True)
 
     def gather(self, value: int | float) -> "Handle":
-        """Join a number, of which each process then knows those of all: [processes]."""
+        """Join a number; each process then knows the numbers of all: [processes]."""
         own, size = self._tensor(value).reshape(1), self._world.size
         if size == 1:
             return self._join(own)

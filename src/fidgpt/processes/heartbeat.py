@@ -37,7 +37,7 @@ _WAITING = ("torch/distributed/", "torch/autograd/graph.py", "threading.py", _OW
 
 
 class Heartbeat:
-    """This process among those of its run, from when they have met until they part.
+    """This process among the processes of its run, from when they have met until they part.
 
     Args:
       run: of the processes.
@@ -229,7 +229,7 @@ def begin(timeouts: Timeouts, *, device: torch.device) -> Rendezvous:
 
 
 def has_met() -> bool:
-    """Whether this process has tried to meet those of its run, which may have ended since."""
+    """Whether this process has tried to meet the others of its run, which may have ended since."""
     return _Current.heartbeat is not None
 
 

@@ -1,4 +1,4 @@
-"""Processes that talk: those of a run, of an axis of its mesh, or that save together."""
+"""Processes that talk: all of a run, of an axis of its mesh, or all that save together."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Processes:
       rank: of this process among them.
       group: torch's group for collectives; None if this process is alone, or for all of the run.
       is_planned: whether there are no other processes: this one measures what it would hold, and
-        collectives take its own tensors for those of the others.
+        collectives take its own tensors for the others' tensors.
       gate: waits until all processes are there, before they send objects; None if the collective
         itself is the wait.
     """
@@ -40,7 +40,7 @@ class Processes:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process does what is done once, such as writing files."""
+        """Whether this process does the work that is done once, such as writing files."""
         return self.rank == 0
 
     def record(self, kind: str, size: int) -> None:

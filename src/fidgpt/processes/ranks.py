@@ -39,7 +39,7 @@ def run_ranks(number: int, function: Callable[[], Any], *, seconds: float = 110.
       RanksError: one of them failed or ended, or they take longer.
     """
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
-        # Python warns of threads, as those of torch's pool, which children with one do not use.
+        # Python warns of threads, such as torch's pool, which children with one thread do not use.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
         folder, deadline = Path(name), time.monotonic() + seconds
         gc.freeze()

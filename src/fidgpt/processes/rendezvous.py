@@ -43,7 +43,7 @@ class RendezvousFailure(RuntimeError):
     """The processes of a run cannot begin together; all of them raise it, with the same message.
 
     Args:
-      message: what is wrong.
+      message: the reason.
       report: of the error; None where no store decides which process prints it.
 
     Attributes:
@@ -103,7 +103,7 @@ class Rendezvous(NamedTuple):
     """What the processes of a run know of each other once all are there.
 
     Attributes:
-      store: of this start of the run alone; those of earlier starts used others.
+      store: of this start of the run alone; earlier starts used others.
       rank: of this process.
       hosts: name of each process's machine, by rank.
       start: name of this start, which no other run has.
@@ -162,7 +162,7 @@ def introduce(store: Store, facts: Facts, *, rank: int, timeouts: Timeouts) -> R
 
     Args:
       store: that all processes share; it may hold what earlier starts of the run have left.
-      facts: by name, those of `_own_facts`; `world_size` and `host` are among them.
+      facts: by name, as `_own_facts` returns them; `world_size` and `host` are among them.
       rank: of this process.
       timeouts: how long to wait.
     """
@@ -241,7 +241,7 @@ def digest_of_sources() -> str:
 def _collect(store: Store, own: Facts, timeouts: Timeouts) -> tuple[str, list[str] | str]:
     """Answer all that come, dead ones of earlier starts included, until all live ones have.
 
-    Returns the name of this start, and the machines of all processes or what is wrong.
+    Returns the name of this start, and the machines of all processes or an error.
     """
     name, size = uuid.uuid4().hex, int(own["world_size"])
     facts, missing = {0: own}, set(range(1, size))
