@@ -1,9 +1,9 @@
 """What can be named on a command line: configs, fiddlers, tags and components.
 
-Beside fidgpt's own names, those of dotted modules on PYTHONPATH, and those of installed packages
-that declare themselves in their `pyproject.toml`. Their modules `configs`, `fiddlers`, `tags` and
-`parts` are then known by name, `families` describes models of other families, and `constraints`
-checks every run:
+Beside fidgpt's own names, there are the names of dotted modules on PYTHONPATH, and of installed
+packages that declare themselves in their `pyproject.toml`. Their modules `configs`, `fiddlers`,
+`tags` and `parts` are then known by name, `families` describes models of other families, and
+`constraints` checks every run:
 
     [project.entry-points."fidgpt.project"]
     lab = "lab"
@@ -236,7 +236,7 @@ class Catalogue:
 
 
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
-    """Return the catalogue of fidgpt's own names and those of installed projects.
+    """Return the catalogue of fidgpt's own names and the names of installed projects.
 
     Args:
       allowed: more packages whose callables a file may name.
@@ -336,12 +336,12 @@ def find_dotted(name: str, kind: str) -> Any:
     """Return what a module offers under a dotted name, such as `lab.ablations.narrow`.
 
     A module offers what it lists in `__all__`, or else its own public definitions, and a package
-    those of its modules that it imports; nothing else that it has imported. Python's own modules
+    offers its modules that it imports; nothing else that it has imported. Python's own modules
     offer nothing.
 
     Args:
       name: the dotted name.
-      kind: what is wanted: a `config`, `fiddler`, `tag` or `component`.
+      kind: of the thing: a `config`, `fiddler`, `tag` or `component`.
 
     Raises:
       ConfigError: there is no such module, or it offers no such thing.

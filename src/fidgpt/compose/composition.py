@@ -178,7 +178,7 @@ def compose(
 
     Args:
       directives: values of `--config`.
-      catalogue: the names that they may use; fidgpt's own and those of installed projects.
+      catalogue: the names that they may use; fidgpt's own and the names of installed projects.
       base: the graph that they change, which stays as it is; None for `config:base`, unless the
         first directive begins another.
       first: the number of the first directive.
@@ -223,7 +223,7 @@ def _source(number: int, text: str, meant: str) -> Source:
 def _with_those_in_files(
     directives: Sequence[str], first: int, composition: Composition
 ) -> tuple[list[tuple[int, str]], list[tuple[str, ConfigError]]]:
-    """Return directives with their numbers, those of files in their place, and errors in files."""
+    """Return numbered directives, files replaced by the directives in them, and errors in files."""
     numbered: list[tuple[int, str]] = []
     errors: list[tuple[str, ConfigError]] = []
     for number, text in enumerate(directives, start=first):
@@ -275,7 +275,7 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
       ConfigErrors: one of the graphs cannot be bound.
     """
     edits: dict[str, Edit] = {}
-    for one in graph.diff(before, after):  # a change of tags comes after that of the value
+    for one in graph.diff(before, after):  # a change of tags comes after the change of the value
         old, new = (fdl.NO_VALUE if side.is_default else side.value for side in (one.old, one.new))
         edits.setdefault(one.path, Edit(one.path, old, new))
     return list(edits.values())

@@ -77,7 +77,7 @@ def _has_moved(effect: Effect, value: Any) -> bool:
 
 
 def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
-    """Return whether a directive, applied once more, would change what is at a path."""
+    """Return whether a directive, applied once more, would change the value at a path."""
     if effect.rerun is None:
         return True
     try:
@@ -88,9 +88,9 @@ def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
 
 
 def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
-    """Return whether what a directive sets depends on what is there.
+    """Return whether the value that a directive sets depends on the value before.
 
-    To replace a value that does not suit it, and to leave others, is not to depend on it.
+    A directive that replaces values that do not suit it and leaves others does not depend on them.
 
     Args:
       effect: the directive, and what it changed.

@@ -34,14 +34,14 @@ class Directive:
         the graph and returns its edits; a "base" gets None and returns a graph; "code", which may
         fail halfway, gets a copy and returns the changed graph, with which it is compared. A "file"
         gets None and returns the directives that stand in it, which are applied in its place.
-      completes: what completes the text, or what is left of its `=`: "config",
-        "fiddler", "file", "path", "value=" (the path of a value), "tag=" or "path=".
+      completes: what completes the text, or the part to the left of its `=`: "config", "fiddler",
+        "file", "path", "value=" (the path of a value), "tag=" or "path=".
       sweep: what the values of an axis in a sweep are: "names", or "numbers" too, such as
         `log(1e-4,1e-2,9)`; None if it has no axes. They stand behind the `=`, if it has one.
       role: "base" for where a graph begins, "edit", "code" or "file".
       signed: whether `=` may be `*=`, `+=` or `-=`, which change a value and do not override it.
       relative: whether it always changes the value that is there, and so never overrides it.
-      restates: whether it may set what is set already; for others, to change nothing is an error.
+      restates: whether it may set a value that is set already; others may not change nothing.
       portable: whether it means the same on another machine, as the name of a file does not.
     """
 
@@ -136,7 +136,7 @@ _ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)([*+-]?)=(.*)", re.DOTALL)
 def split_assignment(
     text: str, example: str = "set:model.num_layers=6", *, signed: bool = True
 ) -> tuple[str, str, str]:
-    """Return what is left of `=`, the sign before it, and what is right of it.
+    """Return the text to the left of `=`, the sign before it, and the text to the right of it.
 
     Args:
       text: the text after the colon.

@@ -147,7 +147,7 @@ def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
 def _roots(named: Sequence[Any], file: str) -> list[str]:
     """The files and folders whose changes make an index stale.
 
-    They are fidgpt's own, the folders of installed packages, those of the packages under
+    They are fidgpt's own folders, the folders of installed packages and of the packages under
     development that define something of the index, and the file with the config.
     """
     tops = {(getattr(item, "__module__", None) or "").partition(".")[0] for item in named}

@@ -58,7 +58,7 @@ def read_overrides(name: str, kinds: Mapping[str, Any]) -> Overrides:
       kinds: the registry of directives.
 
     Raises:
-      ConfigErrors: a file cannot be read, or what is in it is wrong; each message shows the line.
+      ConfigErrors: a file cannot be read, or its content is wrong; each message shows the line.
     """
     reader = _Reader(kinds)
     reader.read(name.strip())

@@ -119,7 +119,7 @@ def _is_portable(directive: str) -> bool:
 
 
 def remembered(cfg: fdl.Config) -> list[str]:
-    """Return the directives that a graph's history names, in order, without those of files."""
+    """Return the directives that a graph's history names, in order, without directives in files."""
     meant = (source.meant or source.text for source in _sources(cfg))
     return [text for text in meant if _is_portable(text)]
 
@@ -135,7 +135,7 @@ def _sources(cfg: fdl.Config) -> list[Source]:
 
 
 def _is_composable(directives: Sequence[str], catalogue: Catalogue) -> bool:
-    """Return whether directives make a graph; those of an old run may name what is gone."""
+    """Return whether directives make a graph; an old run's may name things that are gone."""
     if directives:
         with contextlib.suppress(ConfigError):
             compose(directives, catalogue)

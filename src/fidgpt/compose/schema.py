@@ -24,7 +24,7 @@ DIALECT = "http://json-schema.org/draft-07/schema#"  # which the server of edito
 _ARITHMETIC = {"type": "string", "pattern": r"^(?![-+]?[0-9.]+$)[-+0-9_.eE*/% ()]+$|[{(]"}
 _ANY_TEXT = {"type": ["string", "number", "boolean"]}
 _NAMES = {"type": ["string", "array", "object"]}
-_PATHS = r"[.\[\]*@:]|[+-]$"  # keys that are paths, selectors, or change what is there
+_PATHS = r"[.\[\]*@:]|[+-]$"  # keys that are paths, selectors, or change a present value
 
 
 def schema_text(resolved: Resolved, catalogue: Catalogue) -> str:

@@ -21,7 +21,7 @@ class UnreadableFile(ConfigError):
 
 
 def is_url(name: str) -> bool:
-    """Return whether a name is that of a file in storage, such as `gs://runs/config.json`."""
+    """Return whether a name is the URL of a file in storage, such as `gs://runs/config.json`."""
     return "://" in name
 
 

@@ -46,7 +46,7 @@ class Conflict:
     """Two values of one tag.
 
     Attributes:
-      node: a node that two parameters hold, or one of which two arguments set the tag.
+      node: a node that two parameters hold, or a node with two arguments that set the tag.
       sides: for each value the path by which it comes, and its binding; None if it is unset there.
     """
 
@@ -412,7 +412,7 @@ def _formula_error(name: str, formula: Node) -> ConfigError:
 
 
 def _enclosing(node: Node, paths: list[str]) -> str:
-    """Return the path of the nearest node of which all paths are inside."""
+    """Return the path of the nearest enclosing node that contains all paths."""
     while node.parents:
         node = node.parents[0][0]
         inside = (join(node.path, "."), node.path + "[")

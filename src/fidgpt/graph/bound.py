@@ -197,7 +197,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def _sorted(part: Any) -> dict[fiddle.Key, Any]:
-    """Return all arguments; those of `**kwargs` last, by name, because their order is arbitrary."""
+    """Return all arguments; `**kwargs` come last, by name, because their order is arbitrary."""
     known, parameters = fiddle.all_arguments(part), fiddle.parameters_of(part)
     others = sorted(key for key in known if isinstance(key, str) and key not in parameters)
     return {key: known[key] for key in known if key not in others} | {k: known[k] for k in others}

@@ -32,7 +32,7 @@ class Config(fiddle.PreparedConfig[T]):
     """A `fdl.Config` that `fdl.build` checks and binds first, where it is the root of the graph.
 
     It makes `fdl.build(cfg)` alone enough for a graph with unset parameters; `graph.build` needs no
-    such root, and names what is wrong by its path.
+    such root, and names errors by their paths.
     """
 
     def __prepare__(self) -> fdl.Buildable:
@@ -116,7 +116,7 @@ def build(
     Args:
       root: the graph, or the graph resolved.
       constraints: functions that inspect the whole bound graph and raise ValueError.
-      within: what is entered while an argument of the root is built, by its name.
+      within: contexts to enter while an argument of the root is built, by its name.
 
     Raises:
       ConfigError: the graph is wrong, or a constructor raised an exception of any kind.
@@ -156,7 +156,7 @@ def _built(root: Any, within: dict[str, AbstractContextManager[object]]) -> Any:
 def _bound(
     root: Any, constraints: Iterable[Constraint]
 ) -> tuple[Any, list[Node], list[ConfigError]]:
-    """The bound graph, its nodes, and what is wrong with it short of its constructors."""
+    """The bound graph, its nodes, and its errors except those that constructors raise."""
     resolved = resolve_checked(root)
     errors, bound = checking.node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
@@ -168,8 +168,8 @@ def _bound(
 def _plain(bound: Any) -> Any:
     """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
 
-    `fdl.build` copies lists and dicts, but neither sets nor defaults, which whoever gets them could
-    change: those of the config, and of all later calls.
+    `fdl.build` copies lists and dicts, but neither sets nor defaults, whose receiver could
+    change them for the config and for all later calls.
     """
     root = with_secrets_revealed(bound)
     if any(_lent(node.value) for node in nodes(root)):
@@ -307,7 +307,7 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     Args:
       value: the node.
       made: what the nodes inside became, by identity.
-      others: arguments that replace those of the node.
+      others: arguments that replace the node's.
       directly: as of `fiddle.call`.
     """
 

@@ -36,7 +36,7 @@ def check(root: Any) -> Any:
 
 
 def node_errors(graph_nodes: list[Node]) -> list[ConfigError]:
-    """Return what is wrong with the nodes of a graph, without binding it."""
+    """Return the errors of the nodes of a graph, without binding it."""
     return [error for node in graph_nodes for error in _errors(node)]
 
 

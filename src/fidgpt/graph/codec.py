@@ -55,7 +55,7 @@ def migrated(
       function: the constructor, which declares its former parameters as `RENAMED` and `REMOVED`.
       names: its parameters.
       written: the arguments by the names in the file.
-      is_value: whether they are values; those of removed parameters must be what is built now.
+      is_value: whether they are values; values of removed parameters must mean what is built now.
 
     Raises:
       ConfigError: a removed parameter had another value.
@@ -102,7 +102,7 @@ def name_of(thing: Any) -> str:
     value: Any = sys.modules.get(module)
     for part in qualname.split("."):
         value = getattr(value, part, None)
-    if value is not thing and value != thing:  # a method of an instance, or what is wrapped
+    if value is not thing and value != thing:  # a method of an instance, or a wrapped function
         raise ConfigError(
             f"{qualname} cannot be saved by name: {module}.{qualname} is something else."
         )
@@ -213,7 +213,7 @@ def find_tag(name: str, find: Find) -> Any:
     """Return the tag of a name.
 
     Raises:
-      ConfigError: the name is that of something else.
+      ConfigError: the name belongs to something else.
     """
     tag = find(name)
     if not is_tag(tag):

@@ -59,7 +59,7 @@ class _Imports:
         self._taken: dict[str, str] = dict.fromkeys([*keyword.kwlist, *dir(builtins), "fdl"], "")
 
     def name(self, thing: Any) -> str:
-        """Return how code refers to a class or function, or to that of a name in a file.
+        """Return how code refers to a class or function, or to one that a file names.
 
         Raises:
           ConfigError: it has no name by which it can be imported.

@@ -49,8 +49,8 @@ class KeptGraph:
       parts: constructors that a text may name.
 
     Attributes:
-      nodes: returns those of a graph that differs from this one in plain values alone.
-      tags: returns those of its parameters.
+      nodes: returns the nodes of a graph that differs from this one in plain values alone.
+      tags: returns the tags of its parameters.
     """
 
     def __init__(self, root: Any, parts: Parts) -> None:
@@ -180,8 +180,8 @@ def change_by(
 ) -> list[Edit]:
     """Multiply, add to or subtract from the number at every parameter that a selector matches.
 
-    A number that is set, or a default, becomes another number; what is inherited or computed
-    becomes a formula of what it was. A parameter that inherits, or is computed from, another
+    A number that is set, or a default, becomes another number; an inherited or computed one
+    becomes a formula of its present value. A parameter that inherits, or is computed from, another
     matched one follows it, and is not changed itself. To a list, tuple or dict, `+` adds items.
 
     Args:
@@ -314,7 +314,7 @@ def swapped(
       part: the node to replace; it is not changed.
       function: what the new one calls.
       renamed: the names of parameters in `function`, where they differ.
-      kind: of the new node; None for that of the old one.
+      kind: of the new node; None for the kind of the old one.
     """
     new = (kind or type(part))(function)
     known, names = fiddle.set_arguments(part), renamed or {}

@@ -171,7 +171,7 @@ class Call:
         """Return the texts of the arguments by the names of the parameters.
 
         Args:
-          parameters: those of the function that is called.
+          parameters: of the function that is called.
           is_complete: whether all that have no default must be given.
 
         Raises:

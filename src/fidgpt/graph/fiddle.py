@@ -55,7 +55,7 @@ CALLABLE = "__fn_or_cls__"  # the key under which a history keeps what a node ca
 def raw_arguments(part: fdl.Buildable) -> dict[Key, Any]:
     """Return the dict that holds a node's set arguments, in the order of assignment.
 
-    Fiddle neither validates nor records what is written to it; `assign` and `setattr` do both.
+    Fiddle neither validates nor records values written to it; `assign` and `setattr` do both.
     """
     return part.__arguments__
 
@@ -215,7 +215,7 @@ class RecordedArguments(MutableMapping[Key, Any]):
     """Arguments of a node that report the keys whose values are read or changed.
 
     Args:
-      arguments: those of the node.
+      arguments: of the node.
       report: is called with each key.
     """
 
@@ -271,7 +271,7 @@ def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:
 
 
 def all_arguments(part: fdl.Buildable) -> dict[Key, Any]:
-    """Return all arguments: what is set, else the default, else `fdl.NO_VALUE`.
+    """Return all arguments: the set value, else the default, else `fdl.NO_VALUE`.
 
     Elements of `*args` and `**kwargs` that carry a tag and no value are among them, which Fiddle
     itself does not list.

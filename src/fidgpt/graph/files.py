@@ -63,7 +63,7 @@ def load_with_changes(
     """Return the graph that a file holds, and what has changed since the file was written.
 
     There is a line for each parameter that was renamed or removed, as its constructor declares, and
-    for each default that is another one today; that of the file is kept.
+    for each default that is another one today; the file's default is kept.
 
     Args:
       text: contents of the file.

@@ -85,7 +85,7 @@ def _is_called_as(made: Any, hint: Any) -> bool:
 
 
 def _takes(parameter: inspect.Parameter, own: Any, asked: Any) -> bool:
-    """Whether a parameter takes what is asked of it: a Tensor of any shape takes a Parameter."""
+    """Whether a parameter takes what another annotation asks: a Tensor takes a Parameter."""
     own, asked = (getattr(side, "array_type", side) for side in (own, asked))
     is_narrower = inspect.isclass(own) and inspect.isclass(asked) and issubclass(asked, own)
     is_named = parameter.kind in (parameter.KEYWORD_ONLY, *VARIADIC)

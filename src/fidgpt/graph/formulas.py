@@ -126,7 +126,7 @@ def look_up_names(root: Any, graph_nodes: list[walk.Node]) -> None:
     """Set the values that each formula of a graph names, while it is being bound.
 
     Raises:
-      ConfigErrors: names that lead nowhere, or to what is not a number.
+      ConfigErrors: names that lead nowhere, or to a value that is not a number.
       ConfigError: a formula is computed from itself.
     """
     formulas = [node for node in graph_nodes if is_formula(node.value)]

@@ -58,7 +58,7 @@ def hints_of(function: Any) -> dict[str, Any]:
 
 
 def _resolved(target: Any) -> dict[str, Any]:
-    """Return the annotations that can be resolved: some may name what is not imported."""
+    """Return the annotations that can be resolved: some may name things that are not imported."""
     try:
         return typing.get_type_hints(target)
     except Exception:  # a third party's annotation may raise anything
@@ -136,7 +136,7 @@ def _may_have(kind: type, name: str) -> bool:
     return False
 
 
-TOWER = {float: (int,), complex: (int, float)}  # what is welcome where another number is asked
+TOWER = {float: (int,), complex: (int, float)}  # types that fit where another number is asked
 
 
 @cached
@@ -201,7 +201,7 @@ def has_methods(kind: type, protocol: Any) -> bool:
     """Whether instances of a class have the methods of a Protocol, as far as anybody can know."""
     asked = methods_of(protocol)
     looked_up = getattr(kind, "__getattr__", None)
-    is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
+    is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only set ones
     if not is_anything and not all(_may_have(kind, name) for name in asked):
         return False
     if methods_of(protocol.__base__) and role_of(kind) not in (None, protocol.__name__):
@@ -239,7 +239,7 @@ def _passed(own: Any, asked: Any, *, skip: int = 0) -> Collection[str] | None:
     """Return which parameters a call of a Protocol's method sets; None if it cannot be made.
 
     Args:
-      own: what is called.
+      own: the callable.
       asked: the method.
       skip: 1 if `own` is called without `self`, and may have been given more arguments before.
     """
@@ -399,7 +399,7 @@ def name_of(hint: Any) -> str:
 
 
 def is_quantity(part: Any) -> bool:
-    """Whether a part computes a number or a text, of which a copy is as good."""
+    """Whether a part computes a number or a text, for which a copy is as good."""
     if not isinstance(part, fdl.Config):
         return False
     returns = hints_of(fdl.get_callable(part)).get("return")
@@ -409,7 +409,7 @@ def is_quantity(part: Any) -> bool:
 def computed(value: Any) -> Any:
     """A value of a bound graph as its constructor gets it; of a quantity, the number itself.
 
-    `fdl.NO_VALUE` for what is not known before the graph is built: a part, or a quantity whose
+    `fdl.NO_VALUE` for a value not known before the graph is built: a part, or a quantity whose
     computation fails, which `build` reports.
     """
     if not isinstance(value, fdl.Buildable):

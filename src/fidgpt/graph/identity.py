@@ -45,8 +45,8 @@ class HashedGraph:
 
     Two hashes describe a node. Its content hash covers what it calls, the values of all arguments,
     the tags and the content of the nodes inside. Its digest also covers which nodes are shared.
-    Neither depends on what is around the node, except that the digest of a shared node contains the
-    depth of its owner: the innermost node that encloses every place that holds it.
+    Neither depends on the graph around the node, except that the digest of a shared node contains
+    the depth of its owner: the innermost node that encloses every place that holds it.
 
     Attributes:
       root: the graph.
@@ -114,13 +114,13 @@ class HashedGraph:
         return hashes
 
     def content_of(self, value: Any, hashes: Mapping[int, str]) -> str:
-        """Return the content hash of a node, given those of the nodes inside by identity."""
+        """Return the content hash of a node, given the hashes of the nodes inside by identity."""
         form = self._part_form if IS_PART[type(value)] else self._container_form
         return _hash_text(_to_json(form(value, hashes)))
 
     @cached_property
     def written(self) -> dict[int, Hashable]:
-        """A key of what is set in every node and in those that it holds, by identity."""
+        """A key of the set values in every node and in the nodes that it holds, by identity."""
         keys: dict[int, Hashable] = {}
         for node in self.nodes:
             value, call = node.value, None
@@ -146,7 +146,7 @@ class HashedGraph:
         return self.digests_of(self.nodes, {}) if self.shared else self.content
 
     def digests_of(self, nodes: Iterable[Node], known: Mapping[int, str]) -> dict[int, str]:
-        """Return digests with those of some nodes, each of which follows those that it holds.
+        """Return known digests with the digests of some nodes; a node follows the nodes it holds.
 
         Args:
           nodes: all nodes, or some without a shared one.

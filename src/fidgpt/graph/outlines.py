@@ -41,8 +41,8 @@ class Row:
       name: of the parameter or item; "" for the root.
       path: the first path of the place.
       text: the value, or the title of a node that is written out below; "" for a container.
-      kind: "part" for what is written out below; "set", "inherited" or "default" for a value, and
-        "same" for one that is set to the default.
+      kind: "part" for a node that is written out below; "set", "inherited" or "default" for a
+        value, and "same" for one that is set to the default.
     """
 
     depth: int

@@ -30,7 +30,7 @@ def parse_path(path: str) -> list[fiddle.Key]:
 
 
 def parse_selector(path: str, *, is_path: bool = False) -> list[Step]:
-    """Return the steps of a selector, in order; those of a path are of kind `key`.
+    """Return the steps of a selector, in order; the steps of a path are of kind `key`.
 
     Raises:
       ConfigError: the text is none.

@@ -26,7 +26,7 @@ class Source(NamedTuple):
     Attributes:
       text: a directive as it was typed, the name of a fiddler, or any other description.
       kind: `directive` or `fiddler`; "" for others.
-      number: its position among those of its kind, counted from 1; 0 for others.
+      number: its position among sources of its kind, counted from 1; 0 for others.
       run: the previous run, or file, that it belongs to; None for this command.
       where: the line of the file that a directive stands in; "" for others.
       meant: the directive with the values of environment variables; "" if it names none.
@@ -433,7 +433,7 @@ def _as_json(assignment: Assignment) -> dict[str, Any]:
 def _from_json(written: dict[str, Any], source: str) -> Assignment:
     value = fdl.NO_VALUE if written["value"] is None else RecordedText(written["value"])
     by = Source(**written["by"]) if written.get("by") else None
-    # A resumed run has assignments of its own, and those of previous runs, which name theirs.
+    # A resumed run has its own assignments, and assignments of previous runs, which name their run.
     if by and by.run is None and source:
         by = by._replace(run=source)
     return Assignment(value, by, written.get("where") or "")

@@ -34,7 +34,7 @@ class TextReader:
         """Keep what a text may refer to.
 
         Args:
-          root: the graph, of which formulas name values.
+          root: the graph, whose values formulas name.
           parts: the constructors and functions that a text may name.
         """
         self._root = root
@@ -135,7 +135,7 @@ class TextReader:
                 continue
             if isinstance(ref.value, fdl.Buildable) and key in fiddle.all_arguments(ref.value):
                 carried = {fdl.get_tags(ref.value, key)}
-            else:  # those of all parameters of that name, if they are the same
+            else:  # the tags of all parameters of that name, if they are the same
                 tags_by_key = [fiddle.nonempty_tags(node.value) for node in parts_of(self._root)]
                 carried = {tags[key] for tags in tags_by_key if key in tags}
             for tag in carried.pop() if len(carried) == 1 else ():
@@ -248,7 +248,7 @@ class TextReader:
         return made
 
     def _extended(self, ref: ParameterRef, now: Any, text: str) -> Any:
-        """Return the present items and those of a text; the same object if the text has none.
+        """Return the present items and the items of a text; the same object if the text has none.
 
         Raises:
           ConfigError: the text has no form of items, an item does not fit, or an entry exists.

@@ -22,7 +22,7 @@ from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 
 
 def _list_of(change: Change) -> str | None:
-    """Return the path of the list or dict of which an item was added, moved or removed."""
+    """Return the path of the list or dict in which an item was added, moved or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
     is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
     is_item = is_new or is_gone
@@ -38,7 +38,7 @@ def directives_for(
       target: what it is to become.
       changes: the differences between the two.
       part_name: how to call a constructor.
-      lists: whether to write out new nodes with all that is inside, and lists and dicts of which
+      lists: whether to write out new nodes with all that is inside, and lists and dicts in which
         nodes were added, moved or removed: no directive adds or removes a single one.
     """
     changes = list(changes)
@@ -61,7 +61,7 @@ def _holder_of(assignment: str) -> str:
 def _whole_lists(
     target: Any, changes: list[Change], part_name: PartName, *, lists: bool
 ) -> dict[str, str]:
-    """Return the outermost lists and dicts of which items were added, moved or removed.
+    """Return the outermost lists and dicts in which items were added, moved or removed.
 
     Without `lists`, only those that hold no nodes any more.
     """
@@ -160,7 +160,7 @@ def repro(
         added = _last_of_each([*directives, *more])
         if more and left_by(added) is None:
             added = directives
-            for text in more:  # those of them that can be applied
+            for text in more:  # keep the ones that can be applied
                 added = added if left_by([*added, text]) is None else [*added, text]
         now = left_by(added) if added != directives else None
         if now is not None and str(now) != str(left):

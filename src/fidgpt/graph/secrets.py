@@ -69,7 +69,7 @@ def require_names(text: str) -> None:
 
 
 def revealed(value: Any) -> Any:
-    """Return a plain value with those of its secrets.
+    """Return a plain value with the values of its secrets.
 
     Raises:
       ConfigError: an environment variable is not set, or empty, or no name of one.

@@ -195,7 +195,7 @@ def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any],
     begin with a module, or with the end of its path.
 
     Raises:
-      ConfigError: it is the name of several of which none is derived from the other.
+      ConfigError: it names several classes or functions, none derived from another.
     """
     pieces = dotted.split(".")
     for count in range(len(pieces), 0, -1):

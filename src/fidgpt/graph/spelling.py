@@ -52,7 +52,7 @@ def spell(
 def call_text(
     part: fdl.Buildable, keys: Iterable[Any], part_name: PartName, *, is_deep: bool
 ) -> str:
-    """Return a call with those of some arguments that have a text and no tag.
+    """Return a call with the arguments, among some, that have a text and no tag.
 
     Args:
       part: the node to call.

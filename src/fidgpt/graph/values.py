@@ -111,7 +111,7 @@ def _readings(text: str, hint: Any) -> list[Any]:
         named = [choices[value]] if value in choices else []
         return [value, *named, *([pathlib.Path(value)] if takes_path else [])]
     if isinstance(value, str):
-        return [text, *others]  # a bare word, of which Python would drop (), and what follows a #
+        return [text, *others]  # a bare word, from which Python would drop () and the text after #
     return [value, text, *others]
 
 

@@ -23,10 +23,10 @@ _Place = tuple[int, fiddle.Key]  # the identity of a node and the key of an argu
 
 
 class CheckedGraph:
-    """A bound graph without errors, of which variants differ in plain values alone.
+    """A bound graph without errors, whose variants differ in plain values alone.
 
-    A variant shares all that does not depend on these values: what is inherited from where, what
-    constraints found, the hashes of other nodes, and what these built.
+    A variant shares all that does not depend on these values: the inheritance, the results of
+    constraints, the hashes of other nodes, and the objects built from them.
 
     Attributes:
       hashed: the bound graph.
@@ -81,7 +81,7 @@ class CheckedGraph:
             constraint(bound)
 
     def variant(self, root: Any) -> "CheckedGraph | None":
-        """Return what is known of another graph; None if it differs in more, or may be wrong."""
+        """Return another graph as a variant; None if it differs in more, or may be wrong."""
         changed = self._differences(root) if self._made else None
         if changed is None:
             return None
@@ -99,7 +99,7 @@ class CheckedGraph:
         return new
 
     def key(self, *names: str) -> tuple[Any, ...]:
-        """Return what is the same for graphs with the same arguments of the root."""
+        """Return a key that is the same for graphs with the same arguments of the root."""
         known, digest = self.hashed.arguments(self.hashed.root), self.hashed.digest
         return tuple(digest.get(id(known.get(name))) or repr(known.get(name)) for name in names)
 
@@ -107,7 +107,7 @@ class CheckedGraph:
         """Build the graph; of a variant, what differs.
 
         Args:
-          given: nodes that the root holds, built; a variant has those of its original.
+          given: nodes that the root holds, built; a variant has its original's nodes.
 
         Raises:
           Exception: what a constructor raises.

@@ -66,7 +66,7 @@ class Node:
 
 
 def places(node: Node, step: str) -> list[str]:
-    """Return the paths of one parameter or item, of which there are several inside a shared part.
+    """Return the paths of one parameter or item; inside a shared part it has several.
 
     Args:
       node: what holds it.

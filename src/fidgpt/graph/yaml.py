@@ -129,7 +129,7 @@ class _Loader(_BASE):
             raise _error(node, str(error).removesuffix(".")) from None
 
     def flatten_mapping(self, node: Any) -> None:
-        """Refuse a key that occurs twice, before `<<` adds those of other mappings."""
+        """Refuse a key that occurs twice, before `<<` adds the keys of other mappings."""
         if node not in self._checked:
             self._checked.add(node)
             known: set[Any] = set()

@@ -45,7 +45,7 @@ class Change:
     """One difference between an old graph and a new one.
 
     Attributes:
-      sign: + for what was added, - for what was removed, & for what is shared, ~ for the rest.
+      sign: + for an addition, - for a removal, & for newly shared nodes, ~ for the rest.
       old: what the old graph holds.
       new: what the new one holds.
     """

@@ -125,7 +125,7 @@ class Comparison:
         self._was: dict[int, tuple[Any, _Pass]] = {}  # the old partner, by the identity of the new
         self._containers: set[tuple[int, int]] = set()
         self._later: deque[tuple[Edge, Any, Any]] = deque()
-        self._reported: set[int] = set()  # parts of which a change was reported
+        self._reported: set[int] = set()  # parts with a reported change
         self._inside: list[changes.Change] = []  # of the part that was reported last
         self._all = _Pass()
         one, other = Argument(self.old.root), Argument(self.new.root)
@@ -296,7 +296,7 @@ class Comparison:
             yield item
 
     def _keys(self, graph: BoundGraph, item: Any) -> tuple[Hashable, ...]:
-        """Return what identifies an item of a list: what is written, or else what it calls."""
+        """Return keys that identify an item of a list: its content, or else what it calls."""
         if not graph.has_parts(item):
             return (value_key(item),) * 2
         return graph.written[id(item)], _call_of(item)
@@ -408,7 +408,7 @@ class Comparison:
 
 
 def _in_order(findings: list[_Finding]) -> Iterator[_Finding]:
-    """Yield findings, each followed by those of a copy that begins there.
+    """Yield findings, each followed by the findings of a copy that begins there.
 
     Every edge that inherits another value is among them, whether it differs or not.
     """
@@ -478,7 +478,7 @@ def _comes_with_the_call(old: Argument, new: Argument) -> bool:
 
 
 def _align(old: Keys, new: Keys) -> list[Pair]:
-    """Return pairs of positions by the new position; what is gone follows what stood before it.
+    """Return pairs of positions by the new position; a removed item follows the one before it.
 
     Items that agree in their first key are paired first, keeping the order of both lists; between
     these, items that agree in the next key; and so on. The rest of a gap is paired by position if

@@ -5,7 +5,7 @@ removes nodes with all that they hold. What that rests on is recorded when the p
 path, and compared before it is applied:
 
 - of a list through which a change leads: its items, a node as what it calls;
-- of a node that is removed, or of which an added item of a list is a copy: what it calls, and its
+- of a node that is removed, or that is copied to an added item of a list: what it calls, and its
   arguments;
 - of a list that repeats until there are as many items as an argument gives, as blocks do over the
   depth, and that has one for each of them: that number.
@@ -72,7 +72,7 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
 
 
 def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iterator[Unmet]:
-    """Yield what is not in a graph as the patch of some changes expects it."""
+    """Yield the values in a graph that differ from what the patch of some changes expects."""
     number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
@@ -111,7 +111,7 @@ def renumbered(
         ref = follow(comparison.old.root, path)
         successor = comparison.successor(ref.container)
         now = fdl.NO_VALUE if successor is None else number_in(successor, ref.key)
-        if now not in (was, fdl.NO_VALUE):  # what is gone conflicts itself
+        if now not in (was, fdl.NO_VALUE):  # a value that is gone conflicts itself
             yield path, was, now
 
 

@@ -29,7 +29,7 @@ from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
-# By path, then by what is changed there: what is compared beside the text, and the text.
+# By path, then by what is changed there: an extra key for comparison, and the text.
 _Contents = dict[str, dict[str, tuple[str, str]]]
 
 
