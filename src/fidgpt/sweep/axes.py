@@ -41,7 +41,7 @@ class Parsed(NamedTuple):
 
     Attributes:
       kind: such as `set`; "" if there is none.
-      name: what is assigned; "" if the directive is not an assignment.
+      name: the parameter assigned; "" if the directive is not an assignment.
       sign: of a relative assignment, such as `*`.
       value: all that follows.
     """
@@ -80,7 +80,7 @@ def expanded(text: str) -> list[str]:
     `1..5` are the whole numbers from 1 to 5. `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` include both
     ends; `range(0, 10, 2)` excludes its second number, as Python's does, and steps by 1 without
     a third.
-    Values of `log` are rounded to four digits and those of `lin` to six, except whole numbers.
+    Values of `log` are rounded to four digits and values of `lin` to six, except whole numbers.
 
     Raises:
       ConfigError: the numbers make no such values.
@@ -253,7 +253,7 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
       makers: what makes an axis or a space of a text, by the flag that takes such texts.
 
     Raises:
-      ConfigError: a file cannot be read, or what is in it is wrong; the line is shown.
+      ConfigError: a file cannot be read, or its content is wrong; the line is shown.
     """
     for item in items:
         file = read_file(item) if isinstance(item, str) else None

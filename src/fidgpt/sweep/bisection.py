@@ -46,7 +46,7 @@ def _without(pieces: Sequence[T], others: Sequence[T]) -> tuple[T, ...]:
 
 
 def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
-    """Return a set of pieces of which none can be left out.
+    """Return a set of pieces, none of which can be left out.
 
     This is ddmin (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
     2002): smaller and smaller parts are tried alone, then all but each of them. One cause among
@@ -77,7 +77,7 @@ class Bounds:
     """The values of both ends, and the threshold between good and bad values.
 
     Args:
-      objective: what is compared.
+      objective: the metric to compare.
       good: value of the good end; NaN if it diverged, None without one.
       bad: value of the bad end, likewise.
       threshold: values from here on, towards the bad end, are bad; defaults to the middle between
@@ -149,7 +149,7 @@ class Bisection:
     Args:
       good: directory of the good run.
       bad: directory of the bad run.
-      objective: what is compared, such as `validation/loss` or `max:tasks/arc_easy/acc`; the
+      objective: the metric to compare, such as `validation/loss` or `max:tasks/arc_easy/acc`; the
         direction matters if the bad run diverged.
       threshold: the value from which on a run is bad; defaults to the middle between the two.
       steps: trains each probe, and both ends, for so many steps; None keeps the steps of the
@@ -346,7 +346,7 @@ class Bisection:
         return "\n".join(lines)
 
     def _new_point(self, pieces: Pieces) -> Point | str:
-        """Return the point that tries some differences, or what is wrong with them."""
+        """Return the point that tries some differences, or their error."""
         try:
             checked, cost = self._dry_runs.of(self._composed(pieces))
         except (ConfigError, InitError) as error:

@@ -115,9 +115,9 @@ class DryRuns:
         return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
 
     def _built(self, graph: CheckedGraph, **model: Any) -> Trainer | None:
-        """Build the rest of a trainer around a model, of a variant around that of its original.
+        """Build the rest of a trainer around a model; a variant's around the model of its original.
 
-        None if that fails: building all of it reports what is wrong and where.
+        None if that fails: building all of it reports the error and its place.
         """
         parts = graph.key("model", "trainable", "groups")
         key = *parts, *graph.key("optimizer")
@@ -167,7 +167,7 @@ class Maker:
             return KeptGraph(compose(directives, self._catalogue).config, self._catalogue.parts)
         base = self._compose(tuple(others))
         kind, name, sign, value = parsed(last)
-        with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
+        with contextlib.suppress(ConfigError):  # composed from its directives, it names the error
             if kind == "fiddler":
                 return base.changed_by(
                     last, lambda root: call_fiddler(value, root, self._catalogue)

@@ -138,13 +138,13 @@ def _resumed_row(job: Job, old: Mapping[str, Result]) -> Result:
 class ResultsTable:
     """Keeps `table.jsonl` and `results.csv`: directives, fingerprint and metrics of every point.
 
-    Rows of points that are not among the jobs, such as those of other values, stay. Each of several
-    processes writes the rows of its own jobs, and takes over the others.
+    Rows of points that are not among the jobs, such as points with other values, stay. Each of
+    several processes writes the rows of its own jobs, and takes over the others.
 
     Attributes:
       directory: of the sweep.
       jobs: the points that run now.
-      rows: by fingerprint, those of the jobs first.
+      rows: by fingerprint, the rows of the jobs first.
     """
 
     def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
@@ -180,7 +180,7 @@ class ResultsTable:
         self.write()
 
     def progressed(self, job: Job, metrics: Mapping[str, Any]) -> None:
-        """Record a row of metrics; what is not measured at every step keeps its last value."""
+        """Record a row of metrics; a metric not measured at every step keeps its last value."""
         self.row(job).update(metrics={**self.row(job)["metrics"], **metrics}, step=metrics["step"])
 
     def ended(self, job: Job, ending: Ending) -> None:

@@ -46,7 +46,7 @@ _LOCK, _ASKING = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
 _HALVING, _RUNGS = 3, 3  # of that many points ASHA continues one; how often it decides
-_SHARES = _HALVING**_RUNGS  # of a run, after each of which points are compared
+_SHARES = _HALVING**_RUNGS  # of a run; points are compared after each share
 _ENDED = ("finished", "stopped early", "diverged")  # statuses of points that are not run again
 MakeSampler = Callable[[int], samplers.BaseSampler]
 Distribution = (
@@ -154,7 +154,7 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
 
     Args:
       name: tpe, random, grid or cmaes.
-      spaces: what is chosen.
+      spaces: the values to choose from.
       parallel: whether trials run at the same time, so that a sampler must not take trials whose
         value is unknown for good ones.
 

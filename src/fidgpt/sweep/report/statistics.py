@@ -76,7 +76,7 @@ class Record:
     def series(self, metric: str) -> list[tuple[float, int]]:
         """Return all finite measurements of a metric and their steps.
 
-        A run whose metrics are lost has those of the table.
+        A run whose metrics are lost has only its row of the table.
         """
         for rows in (self._rows, [{**self.row["metrics"], "step": self.row["step"]}]):
             if pairs := [(row[metric], row["step"]) for row in rows if _is_number(row.get(metric))]:
@@ -393,7 +393,7 @@ class Report:
     def _importance(self, column: Column) -> float | None:
         """Return the share of an axis; None for too few points.
 
-        It is None too if some points have no value on the axis, as those of an earlier sweep
+        It is None too if some points have no value on the axis, such as points of an earlier sweep
         without it.
         """
         levels = self._levels(column)
@@ -418,8 +418,8 @@ class Report:
 
         Args:
           column: the axis.
-          most: more values than that are binned, if they are numbers, as those of a search, which
-            hardly any two points share; defaults to half of the points.
+          most: more values than that are binned, if they are numbers, as in a search, where
+            hardly any two points share one; defaults to half of the points.
         """
         if any(column.label not in record.values for record in self._finished):
             return None
@@ -483,8 +483,8 @@ def read_report(
 
     Args:
       directory: of the sweep.
-      objective: the metric to compare by, `max:NAME` if larger is better; defaults to that of the
-        sweep, or else the held-out loss.
+      objective: the metric to compare by, `max:NAME` if larger is better; defaults to the objective
+        of the sweep, or else the held-out loss.
       repeats: the axes that only repeat runs; defaults to those named `seed`.
 
     Raises:

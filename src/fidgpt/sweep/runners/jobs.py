@@ -55,7 +55,7 @@ class Job:
     def start_command(self) -> list[str]:
         """The command that trains the point from its first step."""
         directives = [f"--config={directive}" for directive in self.point.directives]
-        # One value of an axis may be that of the base.
+        # One value of an axis may be the base's value.
         return [*self._train, *directives, "--allow_noop", f"--run_dir={self.directory}"]
 
     @property

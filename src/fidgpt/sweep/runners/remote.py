@@ -48,7 +48,7 @@ class Tail:
 
 
 def of_rank(path: Path, rank: int) -> Path:
-    """Return the file of one of several processes; rank 0 uses that of the point."""
+    """Return the file of one of several processes; rank 0 uses the file of the point."""
     return path.with_suffix(f".{rank}{path.suffix}") if rank else path
 
 

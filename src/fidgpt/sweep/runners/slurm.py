@@ -275,7 +275,7 @@ class SlurmRunner(Runner):
         return attempt
 
     def update(self) -> None:
-        """Do what is due.
+        """Cancel, submit and look up the jobs that are due.
 
         Raises:
           SlurmError: Slurm accepts no jobs, and has none.
@@ -336,7 +336,7 @@ class SlurmRunner(Runner):
             self._ending[at_once].append(attempt.state.number)
 
     def close(self) -> None:
-        """Cancel what is to be ended: running jobs save first, unless it is at once."""
+        """Cancel the jobs to end: running jobs save first, unless they end at once."""
         for at_once, numbers in self._ending.items():
             if not numbers:
                 continue

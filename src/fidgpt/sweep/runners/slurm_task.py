@@ -147,7 +147,7 @@ def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _job_id() -> str:
-    """Return the number of this job; of an array, that of this task and not of the whole array."""
+    """Return the number of this job; in an array, the number of this task."""
     if "SLURM_ARRAY_JOB_ID" in os.environ:
         return f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     return os.environ["SLURM_JOB_ID"]

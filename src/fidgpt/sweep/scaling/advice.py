@@ -113,10 +113,10 @@ def width_for(rows: Sequence[Mapping[str, Any]], parameters: float) -> tuple[str
 def advised_directives(
     rows: Sequence[Mapping[str, Any]], law: Law, flops: float, *, metric: str
 ) -> tuple[list[str], list[str]]:
-    """Return the directives of what to train for a budget, and remarks on them.
+    """Return the directives of the model to train for a budget, and remarks on them.
 
-    They are those of the best run, with the width and the tokens that the law names. Its learning
-    rate is that of the best run, as it is only known of the sizes of the sweep.
+    They are the best run's directives, with the width and the tokens that the law names. The
+    learning rate is the best run's too, as it is only known for the sizes of the sweep.
     """
     parameters, tokens = law.best(flops)
     finished = [row for row in rows if row["status"] == "finished" and metric in row["metrics"]]

@@ -2,7 +2,7 @@
 
 As in Hoffmann et al., 2022 (arXiv:2203.15556, approach 3 and appendix D.3): the Huber loss of the
 difference of logarithms is minimized from a grid of starts. Intervals come from fits to runs drawn
-with replacement (Besiroglu et al., 2024, arXiv:2404.10102). The second method is that of isoFLOP
+with replacement (Besiroglu et al., 2024, arXiv:2404.10102). The second method fits isoFLOP
 parabolas (approach 2).
 """
 
@@ -192,7 +192,7 @@ def _constants(point: Tensor) -> tuple[float, float, float, float, float]:
 
 
 def _best(constants: Sequence[float], pairs: float) -> tuple[float, float]:
-    """Return parameters and tokens of the lowest loss, of which the product is given."""
+    """Return the parameters and tokens of the lowest loss, given the product of the two."""
     _, a, b, alpha, beta = constants
     if min(alpha, beta) <= 0:
         return math.sqrt(pairs / 20), math.sqrt(pairs * 20)
