@@ -10,7 +10,7 @@ from fidgpt.graph import find, swap_all
 from fidgpt.model import GELU, MLP, Activation, gelu, gelu_tanh
 from fidgpt.train import Trainer
 
-# By their names in config.json, of which several may be those of one function.
+# By their names in config.json; a function may have several names.
 ACTIVATIONS: Mapping[str, Activation] = {
     **dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), gelu_tanh),
     **{"gelu": gelu, "relu": F.relu, "silu": F.silu},

@@ -1,7 +1,7 @@
 """nanochat's model and recipe of July 2026 (https://github.com/karpathy/nanochat), by one dial.
 
-The depth derives width, heads, length of the run, batch, learning rates and decay. The text is that
-of `base`; nanochat's own is that of `fiddler:use_hub_text(climbmix)`.
+The depth derives width, heads, length of the run, batch, learning rates and decay. The text is
+`base`'s; `fiddler:use_hub_text(climbmix)` uses nanochat's own.
 """
 
 from typing import Any

@@ -137,7 +137,7 @@ def mup_fits_the_model(cfg: fdl.Config) -> None:
     """Raise ConfigError if the model has matrices whose inputs need not grow with the width.
 
     Each matrix needs the ratio of its own inputs to those at the base width (Yang et al., 2022,
-    arXiv:2203.03466, table 8), and `mup_groups` and `MuP` take that of the widths for all.
+    arXiv:2203.03466, table 8), and `mup_groups` and `MuP` take the ratio of the widths for all.
     """
     if not _parts_that_call(mup_groups, cfg):
         return
@@ -158,8 +158,8 @@ def mup_fits_the_model(cfg: fdl.Config) -> None:
 def mup_fits_the_optimizer(cfg: fdl.Config) -> None:
     """Raise ConfigError if muP's factors are wrong for the updates of the optimizer.
 
-    They suit updates whose elements have the size of the learning rate at any width, as those of
-    Adam, and Muon's that are scaled to match them. NorMuon brings each update to the norm of an
+    They suit updates whose elements have the size of the learning rate at any width: Adam's,
+    and Muon's if scaled to match Adam's. NorMuon brings each update to the norm of an
     orthogonal matrix: in a batch of fewer tokens than the width, its rank does not grow with it.
     """
     optimizer = getattr(cfg, "optimizer", None)

@@ -54,7 +54,7 @@ def decoder(
       layer_types: which layers use the window, a pattern that repeats over the depth; defaults to
         all of them.
       attention_bias: whether the projections of attention have biases.
-      attention_out_bias: whether that of the output has one; defaults to attention_bias.
+      attention_out_bias: whether the output projection has one; defaults to attention_bias.
       mlp_bias: whether the projections of MLPs have biases.
       rotary_share: share of each head that RoPE rotates.
     """

@@ -91,7 +91,7 @@ def _index_kinds(found: Mapping[str, Any]) -> list[str]:
 
 
 def _paired(settings: Mapping[str, Any]) -> Tensors:
-    """Return the tensors of indexers of which adjacent rotary rows are paired."""
+    """Return the tensors of indexers, in which adjacent rotary rows form a pair."""
     turning = settings["rope_head_dim"]
     rest = settings["index_dim"] - turning
     return {

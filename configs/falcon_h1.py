@@ -64,7 +64,7 @@ def falcon_h1(
     block.branch_scale = mlp_scales[1]
     attention = clone_part(block.attention)
     head_dim = hidden_dim // num_heads if head_dim is None else head_dim
-    # Without biases, the factor of the input is that of scores, squared, and of the output.
+    # Without biases, a factor of the input scales scores by its square, and the output by itself.
     attention.scale = head_dim**-0.5 * key_scale * attention_scale**2
     put_mixer(block, Mamba2, **sizes)
     block.attention.eps = eps if mamba_norm else None

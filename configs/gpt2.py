@@ -1,6 +1,6 @@
 """GPT-2 in four sizes (Radford et al., 2019): learned positions, LayerNorm, GELU, biases, tied.
 
-The text is that of `base`, and the tokenizer is trained on it, with up to GPT-2's 50,257 tokens.
+The text is `base`'s, and the tokenizer is trained on it, with up to GPT-2's 50,257 tokens.
 """
 
 import math

@@ -124,12 +124,12 @@ class Family:
     ) -> "Family":
         """Return a family that differs from this one in a few things.
 
-        Mappings are added to those of this family, where `...` as a value takes a key away; so are
-        `known` keys, and functions for tensors. Other values replace those of this family.
+        Mappings are added to this family's mappings, where `...` as a value takes a key away; so
+        are `known` keys, and functions for tensors. Other values replace this family's values.
 
         Args:
           model_type: see `Family`.
-          config: defaults to that of this family.
+          config: defaults to the config of this family.
           names: further settings with usual keys; see `keys`.
           architecture: see `Family`.
           settings: further settings with other keys.
@@ -159,7 +159,7 @@ def _called(tensors: Any, settings: Mapping[str, Any]) -> Tensors:
 
 
 def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
-    """Return the names, without those of some settings."""
+    """Return the names without the names of some settings."""
     return {name: key for name, key in names.items() if name not in left_out}
 
 
@@ -301,7 +301,7 @@ def experts_as(mlp: str, *names: str) -> dict[str, str | Form]:
 
     Args:
       mlp: name of what holds them.
-      names: default to those of Qwen and DeepSeek.
+      names: default to the names in Qwen and DeepSeek.
     """
     parts = zip(("gate", "up", "down"), names or ("gate_proj", "up_proj", "down_proj"), strict=True)
     return {

@@ -34,7 +34,7 @@ def use_mixers(
 def by_layer(
     kinds: Sequence[str], num_layers: int, names: Mapping[str, Mapping[str, str | Form]]
 ) -> dict[str, str | Form]:
-    """Return the forms of the tensors of each layer's mixer, by those of each kind of layer."""
+    """Return the tensor forms of each layer's mixer, given the forms of each kind of layer."""
     return {
         f"blocks.{layer}.attention.{path}": form
         for layer in range(num_layers)

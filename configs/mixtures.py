@@ -1,4 +1,4 @@
-"""Families with mixtures of experts, whose other parts are those of another family."""
+"""Families with mixtures of experts, and with the other parts of another family."""
 
 from collections.abc import Mapping, Sequence
 
@@ -253,7 +253,7 @@ DOTS1 = near_mixture(
 
 @variant_of(sigmoid_mixture, qk_norm=True)
 def exaone_moe(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
-    """A decoder with QK-norm, of which layers with a window alone have RoPE."""
+    """A decoder with QK-norm, and with RoPE only in layers with a window."""
     rotate_in_windows_only(cfg, window)
 
 

@@ -124,7 +124,7 @@ STARCODER2 = family(
 
 @variant_of(decoder, layer_types=(*[SLIDING] * 3, FULL))
 def exaone4(cfg: fdl.Config[Trainer], *, eps: float, window: int | None) -> None:
-    """A post-norm decoder with QK-norm per head, of which layers with a window alone have RoPE."""
+    """A post-norm decoder with QK-norm per head, and with RoPE only in layers with a window."""
     fiddlers.use_post_norm(cfg)
     fiddlers.use_qk_norm(cfg, eps=eps)
     rotate_in_windows_only(cfg, window)

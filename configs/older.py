@@ -138,7 +138,7 @@ _LAYER = "transformer.h.*"
 
 
 def _bigcode_tensors(settings: Mapping[str, Any]) -> Tensors:
-    """Return the tensors; one joins all queries with one key and value, or those of each head."""
+    """Return the tensors; one joins all queries with one key and value, or with each head's own."""
     heads = settings["num_heads"]
     shares, groups = ((heads, 1, 1), 1) if settings["multi_query"] else ((1, 1, 1), heads)
     return joined(QKV, f"{_LAYER}.attn.c_attn", of=shares, groups=groups)
@@ -494,7 +494,8 @@ XGLM = BIOGPT.near(
 def gpt1(cfg: fdl.Config[Trainer], *, hidden_dim: int) -> None:
     """A decoder with norms of the stream behind each branch, and MLPs four times as wide as it.
 
-    The norm behind a layer is that before the next one, of which the branch is added to its result.
+    The norm behind a layer is also the norm before the next layer, whose branch is added to the
+    norm's result.
     """
     (block,) = swap_all(cfg.model, lm.Block, by=lm.NormalizedResidualBlock)
     block.mlp.ffn_dim = 4 * hidden_dim
@@ -530,7 +531,7 @@ GPT1 = gpt2.HUB.near(
 def gpt_neox_japanese(
     cfg: fdl.Config[Trainer], *, hidden_dim: int, num_layers: int, multiple: int = 4
 ) -> None:
-    """A decoder with RoPE, LayerNorm and no biases but that of the last layer's attention."""
+    """A decoder with RoPE, LayerNorm and no biases except in the last layer's attention."""
     cfg.model.blocks = repeated(cfg.model.blocks, num_layers)
     for block in cfg.model.blocks:
         block.mlp.ffn_dim = multiple * hidden_dim

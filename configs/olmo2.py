@@ -50,7 +50,7 @@ HUB = family("olmo2", olmo2, "attention_bias", tensors={**POST_NORMS, **NORMS_AC
 
 @variant_of(olmo2, window=4096, layer_types=(*[SLIDING] * 3, FULL), theta=500_000.0)
 def olmo3(cfg: fdl.Config[Trainer], *, local_theta: float = 500_000.0) -> None:
-    """OLMo 2 with a window in three of four layers, of which the RoPE is not scaled."""
+    """OLMo 2 with a window in three of four layers, whose RoPE is not scaled."""
     rotate_in_windows_by(cfg, local_theta)
 
 

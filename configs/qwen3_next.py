@@ -67,7 +67,7 @@ def qwen3_next(
 
 
 def _tensors(settings: Mapping[str, Any]) -> Tensors:
-    """Return the forms of tensors, of which those of delta nets have a group for each key head."""
+    """Return the forms of tensors; tensors of delta nets have a group for each key head."""
     keys, size = settings["delta_key_heads"], settings["delta_head_dim"]
     values = settings["delta_heads"] // keys * settings["delta_value_dim"]
     rows = (keys * size, keys * size, keys * values)

@@ -13,7 +13,7 @@ DENSE, SPARSE = "dense", "sparse"  # types of MLPs in config.json
 
 
 def mixers_of(model: Any) -> list[Any]:
-    """Return the mixers of all layers, of which one may have two."""
+    """Return the mixers of all layers; a layer may have two."""
     mixers = [block.attention for block in model.blocks]
     pairs = [(m.first, m.second) if isinstance(m, library.MixerPair) else (m,) for m in mixers]
     return [mixer for pair in pairs for mixer in pair]
@@ -40,7 +40,7 @@ def of_mixer(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def kinds_of(model: Any, name: str = LINEAR) -> list[str]:
-    """Return the kind of each layer of a model; `name` is that of recurrent ones."""
+    """Return the kind of each layer of a model; `name` is the kind of recurrent ones."""
     mixers = [block.attention for block in model.blocks]
     return [name if isinstance(mixer, RECURRENT) else FULL for mixer in mixers]
 
@@ -93,7 +93,7 @@ def _shared_width(model: Any) -> int:
 
 
 def _dense_width(model: Any) -> int:
-    """Return the width of an MLP; where every layer is a mixture, that of an expert."""
+    """Return the width of an MLP; where every layer is a mixture, the width of an expert."""
     dense = (block.mlp.up.out_features for block in model.blocks if hasattr(block.mlp, "up"))
     return next(dense, None) or _expert_width(model)
 
@@ -135,7 +135,7 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "branch_scale": "blocks.0.branch_scale",
     "logit_scale": "unembedding.scale",
     "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
-    # A projection that has a bias if those of the input have.
+    # A projection that has a bias if the input projections have one.
     "attention_bias": of_attention(lambda one: getattr(one, "key", one.out).bias is not None),
     "attention_out_bias": of_attention(lambda one: one.out.bias is not None),
     "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,

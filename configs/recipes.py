@@ -2,7 +2,7 @@
 
 A recipe has what its source says of the main phase of pre-training; later phases with longer
 sequences or other text are left out. What no source says follows a law, and the docstring of the
-config says so. The text stays that of `base`, since few texts are public.
+config says so. The text stays `base`'s, since few texts are public.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Recipe:
       seq_len: tokens of a row.
       size: parameters that a token uses.
       tokens: of the run; if unpublished, 20 for each parameter.
-      learning_rate: peak; if unpublished, that of the law for the run's floating-point operations.
-      batch_size: rows of a step; if unpublished, that of the law.
+      learning_rate: peak; if unpublished, the law's rate for the run's floating-point operations.
+      batch_size: rows of a step; if unpublished, the law's size.
       warmup: steps.
       weight_decay: of matrices.
       min_lr_ratio: fraction of the peak at the end.

@@ -99,7 +99,7 @@ def hunyuan_moe(
     """Hunyuan with mixtures of experts, and one for all tokens.
 
     Raises:
-      ValueError: `top_k`, which may be that of each layer, differs between layers.
+      ValueError: `top_k`, which may list a value for each layer, differs between layers.
     """
     values = {top_k} if isinstance(top_k, int) else {*top_k}
     if len(values) > 1:

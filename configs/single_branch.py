@@ -21,7 +21,7 @@ from fidgpt.train import Trainer
 
 _LAYERS = "backbone.layers"
 _LAYER = f"{_LAYERS}.*"
-_MIXTURE, _MLP = "moe", "mlp"  # kinds of layers in config.json, besides those of mixers
+_MIXTURE, _MLP = "moe", "mlp"  # kinds of layers in config.json, besides the kinds of mixers
 _OLD = {"mamba": LINEAR, "attention": FULL}
 _LETTERS = {"M": LINEAR, "E": _MIXTURE, "*": FULL, "-": _MLP}
 _ENDS = {

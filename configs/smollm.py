@@ -27,7 +27,7 @@ def smollm3(
     nope_every: int = 4,
     roped: Sequence[int] | None = None,
 ) -> None:
-    """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
+    """A decoder without RoPE in each `nope_every`-th layer (NoPE, arXiv:2501.18795).
 
     `roped`, if given, lists whether each layer has one. Layers without RoPE use the window, unless
     `layer_types` is given.

@@ -190,5 +190,5 @@ class Paired:
 
 
 def _changed(piece: Piece, view: Callable[[Tensor], Tensor]) -> Piece:
-    """Return a piece of which both sides are seen in another way."""
+    """Return a piece with both sides seen through a view."""
     return piece._replace(ours=view(piece.ours), theirs=lambda theirs: view(piece.theirs(theirs)))

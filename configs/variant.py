@@ -1,4 +1,4 @@
-"""Configs derived from those of other model families."""
+"""Configs derived from the configs of other model families."""
 
 import inspect
 from collections.abc import Callable

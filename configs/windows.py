@@ -12,7 +12,7 @@ from fidgpt.train import Trainer
 
 T = TypeVar("T")
 
-# The names of kinds of layers in config.json, of which the last has a recurrent mixer.
+# The names of kinds of layers in config.json; the last kind has a recurrent mixer.
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
 # Keys of config.json with the distance of layers without a window, where it has no layer types.
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")

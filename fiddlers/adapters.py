@@ -91,7 +91,7 @@ def freeze(cfg: fdl.Config[Trainer], path: str) -> None:
 
 
 def _modules(cfg: fdl.Config[Trainer], path: str) -> Iterator[str]:
-    """Yield the names in the built model of what is at a path: blocks repeat over its layers."""
+    """Yield the built model's names of the modules at a path: blocks repeat over its layers."""
     if not path.startswith("model."):
         raise ConfigError(f"{path} is not in the model: give a path such as model.embedding.")
     name = path.removeprefix("model.")

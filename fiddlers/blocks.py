@@ -132,7 +132,7 @@ def share_blocks(cfg: fdl.Config[Trainer]) -> None:
 
 
 def _rearrange(cfg: fdl.Config[Trainer], kind: type[Block]) -> list[Any]:
-    """Turn all blocks into those of another kind, with a norm for each branch."""
+    """Turn all blocks into blocks of another kind, with a norm for each branch."""
     blocks: list[Any] = swap_all(cfg.model, Block, by=kind)
     for block in blocks:
         if block.mlp_norm is None:

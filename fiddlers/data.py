@@ -132,7 +132,7 @@ def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: 
     Args:
       cfg: the graph to change.
       over: steps until the full size, or, if a float up to 1, a fraction of the run.
-      multiple_of: smallest size, of which all sizes are multiples.
+      multiple_of: smallest size; all sizes are multiples of it.
     """
     cfg.batch_growth = fdl.Partial(
         GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of, schedule=_rise(over)

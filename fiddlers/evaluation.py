@@ -19,8 +19,8 @@ def use_validation(
 ) -> None:
     """Validate on additional files.
 
-    Interval and number of batches are those of the existing validation on held-out text, which the
-    name `validation` replaces. Own text that no evaluator reads any more is trained on.
+    Interval and number of batches are taken from the existing validation on held-out text, which
+    the name `validation` replaces. Own text that no evaluator reads any more is trained on.
 
     Args:
       cfg: the graph to change.
@@ -86,7 +86,7 @@ def use_tasks(
     data: str | None = None,
     runs_programs: bool = False,
 ) -> None:
-    """Score the model on tasks during training: CORE, GSM8K, or those of lm-evaluation-harness.
+    """Score the model on tasks during training: CORE, GSM8K, or tasks of lm-evaluation-harness.
 
     Args:
       cfg: the graph to change.

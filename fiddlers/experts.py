@@ -80,7 +80,7 @@ def use_moe(
       top_k: experts per token.
       every: the last of every `every` layers is a mixture; the others have an MLP.
       first_dense: number of first layers that always have an MLP.
-      ffn_dim: intermediate width of an expert; defaults to that of the MLP.
+      ffn_dim: intermediate width of an expert; defaults to the width of the MLP.
     """
     if every < 1 or first_dense < 0:
         raise ConfigError(f"{every=} must be 1 or more layers, and {first_dense=} 0 or more.")

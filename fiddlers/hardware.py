@@ -32,7 +32,7 @@ RULES: Rules = [
 def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
     """Apply the first rule whose pattern matches the machine, and log it.
 
-    Rules of the model (`fidgpt.fiddlers.large_meshes`) come before those of all models.
+    Rules of the model (`fidgpt.fiddlers.large_meshes`) come before rules for all models.
 
     Args:
       cfg: the graph to change.

@@ -41,7 +41,7 @@ def share_deepseek_v3(cfg: fdl.Config[Trainer]) -> None:
     the last stage, and the bubble is 5%. Recomputation leaves the inputs of layers, without which
     the activations of the micro-batches under way would take 200 GiB.
 
-    The sizes of the pipeline and of experts are those of the paper (DeepSeek-AI, 2024,
+    The sizes of the pipeline and of experts come from the paper (DeepSeek-AI, 2024,
     arXiv:2412.19437, section 3.2), which sends tokens in float8 by kernels of its own.
     """
     cfg.micro_batch_size = 1

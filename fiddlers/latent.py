@@ -53,13 +53,13 @@ def fit_rope(rope: Any, size: int | None = None) -> None:
 
     Args:
       rope: the RoPE of an attention.
-      size: rotary dimensions; defaults to those of the RoPE, or else half of head_dim.
+      size: rotary dimensions; defaults to the size of the RoPE, or else half of head_dim.
     """
     for part in (node.value for node in parts(rope)):
         if fdl.get_callable(part) is not RoPE:
             continue
         if HeadDim in fdl.get_tags(part, "head_dim"):
-            fdl.remove_tag(part, "head_dim", HeadDim)  # its size is no longer that of a head
+            fdl.remove_tag(part, "head_dim", HeadDim)  # its size is no longer a head's size
             part.head_dim = fdl.Config(rotary_share, head_dim=HeadDim.new())
         if size is not None:
             part.head_dim = size

@@ -155,7 +155,7 @@ def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
 
     Args:
       cfg: the graph to change.
-      factor: ratio of a layer's learning rate to that of the next one.
+      factor: ratio of a layer's learning rate to the next layer's rate.
     """
     by_layer = fdl.Config(LayerDecay, factor)
     rules = [

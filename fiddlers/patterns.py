@@ -57,8 +57,8 @@ def repeated(
     Args:
       blocks: the pattern.
       every: how often a layer differs.
-      num_layers: layers of the model; if the pattern has that many entries, of which `every` is no
-        multiple, it was unrolled, and gets no more.
+      num_layers: layers of the model; if the pattern has that many entries, and their number does
+        not divide `every`, it was unrolled, and gets no more.
     """
     length = math.lcm(len(blocks), every)
     if length > every and len(blocks) == num_layers:

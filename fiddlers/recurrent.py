@@ -42,7 +42,7 @@ def use_gated_delta(
       cfg: the graph to change.
       every: distance of the layers that keep their mixer; 0 if none does.
       num_key_heads: query and key heads per layer; defaults to the number of heads.
-      value_head_dim: dimensions of a value; defaults to those of a head.
+      value_head_dim: dimensions of a value; defaults to the dimensions of a head.
     """
     sizes = {"num_key_heads": num_key_heads, "value_head_dim": value_head_dim}
     _mix_by(cfg, GatedDeltaNet, every, **sizes)

@@ -102,11 +102,11 @@ def use_wsd_s(
 ) -> None:
     """Use a stable rate with a short decay at the end of each cycle (WSD-S).
 
-    The model at the end of each cycle is as good as that of a run of this length (Wen et al., 2024,
-    arXiv:2410.05192).
+    The model at the end of each cycle is as good as the model of a run of this length (Wen et al.,
+    2024, arXiv:2410.05192).
 
-    A schedule that is chosen after it does not have its cycles; those of `use_cycles`, before it or
-    after it, replace them.
+    A schedule that is chosen after it does not have its cycles; the cycles of `use_cycles`, before
+    it or after it, replace its own.
 
     Args:
       cfg: the graph to change.

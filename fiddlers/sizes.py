@@ -1,4 +1,4 @@
-"""Sizes for any model: those of GPT-2, and one for a laptop."""
+"""Sizes for any model: GPT-2's sizes, and one for a laptop."""
 
 import fiddle as fdl
 
