@@ -28,4 +28,4 @@ def gc_paused(*, stays: bool = False) -> Iterator[None]:
             gc.enable()
 
 
-_freeze = functools.cache(gc.freeze)  # once; Python counts what is frozen one by one
+_freeze = functools.cache(gc.freeze)  # once; Python counts frozen objects one by one

@@ -231,7 +231,7 @@ class ParameterCount:
     Attributes:
       total: all of them.
       active: those that compute one token: all but the experts that it is not routed to.
-      embedding: those of the tables of tokens and positions.
+      embedding: parameters of the tables of tokens and positions.
     """
 
     total: int
@@ -322,7 +322,7 @@ def rehearsed(
 
 
 def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
-    """Return a copy whose tensors are what `make` returns for those of a model, tied alike."""
+    """Return a copy of a model with tensors that `make` returns for the model's, tied alike."""
     copies: dict[int, Tensor] = {
         id(p): nn.Parameter(make(p), p.requires_grad) for p in model.parameters()
     }

@@ -93,8 +93,8 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     """Read the metrics of run directories; one without a step is left out, with a warning.
 
     Args:
-      paths: the directories; that of a sweep stands for all its points that have begun. A point is
-        named as in its sweep.
+      paths: the directories; the directory of a sweep stands for all its points that have begun. A
+        point is named as in its sweep.
 
     Raises:
       RunError: a run is named twice or cannot be read, or none has done a step.

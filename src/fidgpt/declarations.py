@@ -30,19 +30,19 @@ class RepeatingLists(Protocol):
 
 
 class RenamedParameters(Protocol):
-    """Has former names of parameters, with the present ones; a package has those of its exports."""
+    """Has former names of parameters, with the present ones; a package has its exports' names."""
 
     RENAMED: Mapping[str, str]
 
 
 class RemovedParameters(Protocol):
-    """Has former parameters, with the values that meant what is done now."""
+    """Has former parameters, with the values whose meaning is the behavior now."""
 
     REMOVED: Mapping[str, object]
 
 
 class SendingParameters(Protocol):
-    """Has parameters that name a place that something is sent to, by what is sent."""
+    """Has parameters that name a place that something is sent to, with the thing sent."""
 
     SENDS: Mapping[str, str]
 

@@ -126,7 +126,7 @@ def _too_large(most: int) -> OSError:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for a URL that chains protocols: some of them run what is in a file."""
+    """Raise ValueError for a URL that chains protocols: some of them run code in a file."""
     if "::" in url:
         raise ValueError("it chains protocols by ::, and some of them run what files say.")
 
@@ -144,7 +144,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def is_inside(name: object) -> bool:
-    """Return whether a name that a file gives can only be that of a file beneath a folder."""
+    """Return whether a name that a file gives can only name a file beneath a folder."""
     if not isinstance(name, str) or not name or "\0" in name:
         return False
     path = PurePosixPath(name)

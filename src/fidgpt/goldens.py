@@ -41,7 +41,7 @@ def golden_of(cfg: fdl.Config) -> str:
 def lines_of(cfg: fdl.Config) -> Lines:
     """Return the lines of a golden by what stands before the value in each.
 
-    They are those of the graph, and of the parameters if it makes a trainer.
+    They describe the graph, and the parameters if it makes a trainer.
 
     Raises:
       ConfigError: the config cannot be built.

@@ -232,7 +232,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return what imports what a run needs, and lets torchrun fork processes from this one.
 
     Args:
-      read: makes a configuration, a program and its arguments of those of torchrun.
+      read: makes a configuration, a program and its arguments from torchrun's arguments.
     """
 
     @functools.wraps(read)

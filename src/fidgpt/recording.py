@@ -101,7 +101,7 @@ class Work(Amounts):
 
 
 # Where the factors of a product stand among the arguments; the weight of the grouped form is a
-# stack of matrices, of which each row meets one.
+# stack of matrices, and each row is multiplied with one of them.
 _PRODUCTS = {
     "aten.mm.default": (0, 1),
     "aten.bmm.default": (0, 1),

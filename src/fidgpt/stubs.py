@@ -187,7 +187,7 @@ def _parts_in(value: Any) -> bool:
 
 
 def _merged(types: Iterable[_Type]) -> _Type:
-    """Return a type of which all others are: what differs in them is anything."""
+    """Return a type that all others are: parts that differ between them are anything."""
     first, *others = types
     for other in others:
         if first.name != other.name or len(first.arguments) != len(other.arguments):

@@ -24,7 +24,7 @@ def check_component(
     token alone, as an MLP or a norm does; others get a context too, as mixers and blocks do.
 
     Args:
-      module: what is tried, and left unchanged.
+      module: the module to try, which is left unchanged.
       hidden_dim: width of the residual stream.
       vocab_size: number of tokens, for an embedding or a model.
       seq_len: tokens of a row.

@@ -59,8 +59,8 @@ class Assistant:
     Args:
       path: directory of a run, or of a model of the hub.
       float32: whatever the run's precision.
-      settings: of `Sampling`; those of the model's generation_config.json, or the defaults of
-        `fidgpt.sample`, in place of None.
+      settings: of `Sampling`; the settings of the model's generation_config.json, or the defaults
+        of `fidgpt.sample`, in place of None.
 
     Attributes:
       settings: those.

@@ -147,7 +147,7 @@ class SafeStream:
 
 
 def print_graph(text: str, *, is_read: bool = False) -> None:
-    """Print a text that is made of a graph alone, of which no letter may change.
+    """Print a text that is made from a graph alone; none of its letters may change.
 
     Args:
       text: what to print.
@@ -232,7 +232,7 @@ def _fail_once(message: str, *, is_config: bool) -> None:
 
 
 def parse_flags(arguments: Sequence[str], *, takes_directives: bool = False) -> list[str]:
-    """Parse a command line, and return what is not a flag; exit if a flag is wrong.
+    """Parse a command line, and return the words that are no flags; exit if a flag is wrong.
 
     Where words without a flag are directives, `sys.argv`, which a run records, has them as flags.
     """

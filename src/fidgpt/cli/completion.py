@@ -19,7 +19,7 @@ from fidgpt.cli.words import with_flags
 from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.compose.index import Index, index_for
 
-Words = dict[str, str]  # what may follow, with what is shown beside it
+Words = dict[str, str]  # words that may follow, with the help shown beside them
 
 COMMANDS = ("train", "sweep", "sample", "chat", "evaluate", "export")
 _PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
@@ -42,7 +42,7 @@ def main(shell: str, line: str, breaks: str = " ") -> None:
 
     Args:
       shell: bash, zsh or fish.
-      line: what is typed so far.
+      line: the line typed so far.
       breaks: the characters at which bash begins a new word.
     """
     words, typed, quote = split_line(line)
@@ -148,7 +148,7 @@ def _words(typed: str, words: Sequence[str]) -> Words:
 
 
 def _kinds() -> Words:
-    """The kinds of directives, with those of projects."""
+    """The kinds of directives, including the kinds of projects."""
     return {f"{kind.kind}:": kind.help for kind in DIRECTIVES.values()}
 
 
@@ -217,7 +217,7 @@ def _names(typed: str, kind: str, index: Index, end: str = "") -> Words:
 
 
 def _files(typed: str) -> Words:
-    """The files whose paths begin with what is typed; hidden ones where a dot is typed."""
+    """The files whose paths begin with the typed text; hidden ones where a dot is typed."""
     start = os.path.expanduser(typed)
     paths = sorted(glob.glob(f"{glob.escape(start)}*"))
     return {f"{typed}{path[len(start) :]}{'/' * os.path.isdir(path)}": "" for path in paths}

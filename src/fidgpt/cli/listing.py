@@ -22,8 +22,8 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     """Print what `--list=what` asks for, of the config that directives make.
 
     Args:
-      what: `all` or one of `LISTS`; `parts:PATH` or `knobs:PATH` for those of a path.
-      directives: those on the command line.
+      what: `all` or one of `LISTS`; `parts:PATH` or `knobs:PATH` for parts or knobs of a path.
+      directives: from the command line.
       allowed: packages that --allow names.
 
     Raises:
@@ -145,7 +145,7 @@ def _tag_row(tag: str, doc: str, index: Index) -> list[str]:
 
 
 def _index_after(directives: Sequence[str], allowed: Sequence[str]) -> Index:
-    """Return the index of what all directives make; that of a base alone loads no torch."""
+    """Return the index of the graph of all directives; the index of a base alone loads no torch."""
     if all(map(is_base, directives[:1])) and not directives[1:]:
         return index_for(directives, allowed)
     from fidgpt.compose.index_build import build_index

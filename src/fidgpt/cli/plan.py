@@ -65,7 +65,7 @@ def _has_mesh(trainer: Trainer, planner: Planner) -> bool:
 
 
 def _names(trainer: Trainer) -> list[str]:
-    """Return the axes besides that of rows whose size the config leaves to the devices."""
+    """Return the axes, except the axis of rows, whose size the config leaves to the devices."""
     sizes = trainer.parallel.mesh.sizes
     return [name for name, size in sizes.items() if size == -1 and name != "replicate"]
 

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _draft(path: Any, tokenizer: Any) -> Any:
-    """Return the model that --draft names, ready to propose tokens to that of `path`."""
+    """Return the model that --draft names, ready to propose tokens to the model of `path`."""
     from fidgpt.graph import ConfigError
     from fidgpt.model.generation import Draft, prepare_to_write
 

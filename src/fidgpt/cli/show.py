@@ -200,7 +200,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
 
 
 def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
-    """Return what is known of a run, its machine, and over how many devices it splits a batch.
+    """Return the summary of a run, its machine, and over how many devices it splits a batch.
 
     Raises:
       ConfigError: there is no machine of that name, the mesh does not fit on it, or a pipeline has

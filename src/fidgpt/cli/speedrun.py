@@ -44,7 +44,7 @@ class Stage:
 
 def run() -> None:
     """Entry point of the command."""
-    app.FLAGS.mark_as_parsed()  # those of the commands that the page uses, which have defaults
+    app.FLAGS.mark_as_parsed()  # flags of the commands that the page uses, which have defaults
     sys.exit(app.call(main, sys.argv[1:]))
 
 

@@ -1,7 +1,7 @@
 """Train variants of a config: `fidgpt sweep base optimizer.lr=1e-3,3e-3`, or `python sweep.py`.
 
-Words are those of `fidgpt train`; one with several values is an axis, and axes multiply. `--print`
-shows the points, each of which is trained once.
+It takes the words of `fidgpt train`; one with several values is an axis, and axes multiply.
+`--print` shows the points, each of which is trained once.
 """
 
 import importlib
@@ -69,7 +69,7 @@ flags.DEFINE_multi_string(
     "stop",
     [],
     "End unpromising points of --search early: asha or median.",
-    allow_override=True,  # the completion of all commands also loads that of fidgpt.cli.sample
+    allow_override=True,  # the completion of all commands also loads the flag of fidgpt.cli.sample
 )
 flags.DEFINE_string(
     "bisect", None, "GOOD:BAD, two run directories: find the difference that made it bad."
@@ -193,7 +193,7 @@ def _runner() -> "Runner":
 
 
 def _print(console: "Console", shown: Any, *, soft_wrap: bool = False) -> None:
-    """Print what is made of directives and results: no secret is in it, and like words are none."""
+    """Print directives and results as they are: they hold no secrets, only words like a secret."""
     with console.capture() as captured:
         console.print(shown, soft_wrap=soft_wrap)
     app.print_graph(captured.get())

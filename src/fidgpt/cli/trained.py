@@ -1,4 +1,4 @@
-"""A trained model from a directory: that of a run, or one of Hugging Face's."""
+"""A trained model from the directory of a run, or from one of Hugging Face."""
 
 import contextlib
 import functools

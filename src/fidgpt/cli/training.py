@@ -255,7 +255,7 @@ def _unreached_stop(cfg: fdl.Buildable) -> Iterator[str]:
 
 
 def _contradictions() -> Iterator[str]:
-    """Yield what is wrong with flags that make no sense together, before anything is loaded."""
+    """Yield an error for flags that make no sense together, before anything is loaded."""
     if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
         yield (
             f"--resume={FLAGS.resume} is a copy of a run: name with --run_dir the directory to "

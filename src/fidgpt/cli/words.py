@@ -106,7 +106,7 @@ def _file(word: str) -> str | None:
 
 
 def _kind_of(word: str, allowed: Sequence[str]) -> str:
-    """Return whether a name, which may have arguments, is that of a config or of a fiddler.
+    """Return whether a name, which may have arguments, names a config or a fiddler.
 
     Raises:
       ConfigError: it is neither, or both.

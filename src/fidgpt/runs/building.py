@@ -37,7 +37,7 @@ def constraints_of(catalogue: Catalogue) -> list[Constraint]:
     """Return the constraints on a whole run, of fidgpt and of the projects of a catalogue.
 
     Raises:
-      ConfigError: those of a project cannot be imported.
+      ConfigError: the constraints of a project cannot be imported.
     """
     return [*CONSTRAINTS, *catalogue.constraints]
 

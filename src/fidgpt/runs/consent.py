@@ -1,7 +1,7 @@
 """What needs the user's consent: places that a config from a file sends to or runs code in.
 
-A constructor declares them by parameter: `SENDS`, with what is sent to the place that the value
-names, and `RUNS`, with what is executed there.
+A constructor declares them by parameter: `SENDS`, with the things sent to the place that the value
+names, and `RUNS`, with the code executed there.
 """
 
 import os

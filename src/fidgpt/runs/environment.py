@@ -13,7 +13,7 @@ import torch
 from fidgpt import __version__
 from fidgpt.train import device
 
-# Variables that change what is computed, or how fast. Others may hold secrets.
+# Variables that change results, or how fast they are computed. Others may hold secrets.
 _VARIABLE = re.compile(
     "(CUBLAS|CUDA|FIDGPT|GLOO|KMP|MKL|NCCL|OMP|PYTORCH)_|TORCH|PYTHONHASHSEED|NVIDIA_TF32|"
     "SLURM_JOB_ID|(LOCAL_)?WORLD_SIZE"

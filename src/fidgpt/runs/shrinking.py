@@ -40,7 +40,7 @@ Change = Callable[[Any], None]
 
 
 def mesh_of(parallel: DataParallel) -> MeshSizes:
-    """Return the mesh of a run that has not begun; what the config leaves open has two processes.
+    """Return the mesh of a run that has not begun; axes that the config leaves open have size 2.
 
     An axis that takes the processes that are left, and data parallelism are open.
     """
@@ -49,7 +49,7 @@ def mesh_of(parallel: DataParallel) -> MeshSizes:
     for number in (2 * least, least):
         with contextlib.suppress(ValueError):
             return parallel.layout(number)
-    return parallel.layout(borrowed * least)  # of which these axes borrow
+    return parallel.layout(borrowed * least)  # processes for the axes that borrow them
 
 
 def shrink_mesh(mesh: MeshSizes) -> MeshSizes:
@@ -65,7 +65,7 @@ def shrink(
     mesh: MeshSizes,
     build: Callable[[fdl.Config[Trainer]], Any],
 ) -> tuple[fdl.Config[Trainer], list[str]]:
-    """Return a small copy of a config that takes single steps in float32, and what is left large.
+    """Return a small copy of a config that takes single steps in float32, and paths left large.
 
     Widths, heads, depth, vocabulary, sequences, batches and experts are small; patterns of blocks,
     masks, ties and kinds of components stay, as do sizes without which the config does not build.
@@ -96,7 +96,7 @@ def shrink(
 
 
 def _simplify(cfg: Any, mesh: MeshSizes) -> None:
-    """Leave out what a single step does not need, and what is not the same on every mesh."""
+    """Leave out what a single step does not need or what differs between meshes."""
     cfg.precision = fdl.Config(Float32)
     # Not more of them for smaller batches.
     cfg.num_steps = graph.computed(graph.bind(cfg).num_steps)

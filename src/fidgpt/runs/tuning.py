@@ -52,7 +52,7 @@ def choose(composition: Composition, trainer: Trainer, *, renew: bool = False) -
     Args:
       composition: the config.
       trainer: what it builds.
-      renew: measure again what is remembered.
+      renew: measure again, replacing the remembered result.
     """
     if not is_open(composition.config):
         return None
