@@ -87,7 +87,7 @@ def nanochat(
     _use_model(cfg, depth, head_dim)
     letters = [window_pattern[i % len(window_pattern)] for i in range(depth - 1)]
     window = -(-seq_len // 512) * 128 + 1  # a quarter in tiles of 128, besides the query
-    look_back(cfg, window, [FULL if one == "L" else SLIDING for one in [*letters, "L"]])
+    look_back(cfg, window, [FULL if letter == "L" else SLIDING for letter in [*letters, "L"]])
     use_gated_value_embeddings(cfg, every=2)
     for table in find(cfg.model, GatedValueEmbedding):
         table.init = fdl.Config(UniformFanIn)

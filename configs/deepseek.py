@@ -98,9 +98,9 @@ def first_dense_of(mlp_types: Sequence[str]) -> int:
     return first
 
 
-def dense_first(found: Mapping[str, Any], first: int = 1) -> list[str]:
+def dense_first(hub: Mapping[str, Any], first: int = 1) -> list[str]:
     """Return the types of MLPs of a config.json whose first layers are dense."""
-    return [DENSE if i < first else SPARSE for i in range(found["num_hidden_layers"])]
+    return [DENSE if i < first else SPARSE for i in range(hub["num_hidden_layers"])]
 
 
 LATENT: Mapping[str, str] = keys("attention_bias") | {

@@ -32,7 +32,7 @@ def v2(
 
 
 def _selection(model: LanguageModel) -> str:
-    router = next(one for one in model.modules() if isinstance(one, Router))
+    router = next(module for module in model.modules() if isinstance(module, Router))
     return _LIMITED if router.groups else _FREE
 
 

@@ -83,10 +83,10 @@ def glm5(cfg: fdl.Config[Trainer], *, index_kinds: Sequence[str] = ()) -> None:
         raise ValueError(f"{index_kinds=} must all be full: a layer selects its own keys.")
 
 
-def _index_kinds(found: Mapping[str, Any]) -> list[str]:
-    pattern = found.get("index_topk_pattern")
+def _index_kinds(hub: Mapping[str, Any]) -> list[str]:
+    pattern = hub.get("index_topk_pattern")
     if pattern is None:
-        return ["shared"] if found.get("index_topk_freq", 1) > 1 else ["full"]
+        return ["shared"] if hub.get("index_topk_freq", 1) > 1 else ["full"]
     return ["full" if kind in ("F", "full") else "shared" for kind in pattern]
 
 

@@ -73,8 +73,8 @@ HUB = family(
     tensors=_tensors,
     fixed={"hidden_act": ..., "alibi": (False,), "multi_query": (True,), "parallel_attn": (True,)},
     defaults={
-        "ffn_hidden_size": lambda found: 4 * found["hidden_size"],
-        "num_ln_in_parallel_attn": lambda found: 2 if found.get("new_decoder_architecture") else 1,
+        "ffn_hidden_size": lambda hub: 4 * hub["hidden_size"],
+        "num_ln_in_parallel_attn": lambda hub: 2 if hub.get("new_decoder_architecture") else 1,
     },
     readings={"grouped": _is_grouped, "num_norms": _num_norms},
 )

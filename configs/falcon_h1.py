@@ -69,7 +69,7 @@ def falcon_h1(
     put_mixer(block, Mamba2, **sizes)
     block.attention.eps = eps if mamba_norm else None
     factors = zip(_PARTS, mamba_scales, strict=True)
-    block.attention.factors = {name: one * mamba_scale for name, one in factors}
+    block.attention.factors = {name: factor * mamba_scale for name, factor in factors}
     block.attention = fdl.ArgFactory(
         MixerPair,
         first=block.attention,

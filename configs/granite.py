@@ -56,14 +56,14 @@ HYPERCLOVAX = HUB.near(
     architecture="HyperCLOVAXForCausalLM",
     settings={"logit_divisor": ..., "post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
     tensors=in_layers(LAYER, {"attention_out_norm": "post_norm1", "mlp_out_norm": "post_norm2"}),
-    defaults={"attention_multiplier": lambda found: _head_dim(found) ** -0.5},
+    defaults={"attention_multiplier": lambda hub: _head_dim(hub) ** -0.5},
     readings={"post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock)},
     whole_heads=True,
 )
 
 
-def _head_dim(found: Mapping[str, Any]) -> int:
-    return found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"]
+def _head_dim(hub: Mapping[str, Any]) -> int:
+    return hub.get("head_dim") or hub["hidden_size"] // hub["num_attention_heads"]
 
 
 _granite = partial(

@@ -76,7 +76,7 @@ HUB = mixtures.GRANITEMOESHARED.near(
     architecture="GraniteMoeHybridForCausalLM",
     settings={**MAMBA, "positions": "position_embedding_type"},
     tensors=_tensors,
-    defaults={"layer_types": lambda found: [LINEAR] * found["num_hidden_layers"]},
+    defaults={"layer_types": lambda hub: [LINEAR] * hub["num_hidden_layers"]},
     readings={
         "positions": of_attention(lambda attention: None if attention.rope is None else _ROPE),
         "shared_ffn_dim": _shared_width,

@@ -149,13 +149,13 @@ def _merged(ours: Any, change: Any) -> Any:
     if callable(ours) or callable(change):
         return lambda settings: {**_called(ours, settings), **_called(change, settings)}
     if isinstance(ours, Mapping):
-        return {name: one for name, one in {**ours, **change}.items() if one is not ...}
+        return {name: value for name, value in {**ours, **change}.items() if value is not ...}
     return (*ours, *change) if isinstance(ours, tuple) else change
 
 
 def _called(tensors: Any, settings: Mapping[str, Any]) -> Tensors:
-    found: Any = tensors(settings) if callable(tensors) else tensors
-    return found
+    called: Any = tensors(settings) if callable(tensors) else tensors
+    return called
 
 
 def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:

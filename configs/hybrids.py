@@ -42,7 +42,7 @@ def by_layer(
     }
 
 
-def periodic_kinds(found: Mapping[str, Any], *, key: str, name: str = LINEAR) -> list[str]:
+def periodic_kinds(hub: Mapping[str, Any], *, key: str, name: str = LINEAR) -> list[str]:
     """Return layer types with attention in every n-th layer, by a key of config.json or 4."""
-    every = found.get(key) or 4
-    return [name if (i + 1) % every else FULL for i in range(found["num_hidden_layers"])]
+    every = hub.get(key) or 4
+    return [name if (i + 1) % every else FULL for i in range(hub["num_hidden_layers"])]

@@ -81,7 +81,7 @@ class _ByHead:
 
 
 _NAMES = {
-    **{f"{one}_filter": f"{one[0]}_conv1d" for one in ("query", "key", "value")},
+    **{f"{name}_filter": f"{name[0]}_conv1d" for name in ("query", "key", "value")},
     **{"timestep.down": "f_a_proj", "timestep.up": "f_b_proj", "decay.bias": "dt_bias"},
     **{"gate.down": "g_a_proj", "gate.up": "g_b_proj", "beta": "b_proj", "norm": "o_norm"},
 }
@@ -100,15 +100,15 @@ _LISTED = "linear_attn_config"  # of published files: kinds and sizes of layers,
 _FIRST_DENSE = "first_k_dense_replace"
 
 
-def _kinds(found: Mapping[str, Any]) -> list[str]:
+def _kinds(hub: Mapping[str, Any]) -> list[str]:
     """Return the kinds of layers of a config.json, which are transformers' where it is silent."""
-    layers = range(found["num_hidden_layers"])
-    full = (found.get(_LISTED) or {}).get("full_attn_layers", [i + 1 for i in layers[4::4]])
+    layers = range(hub["num_hidden_layers"])
+    full = (hub.get(_LISTED) or {}).get("full_attn_layers", [i + 1 for i in layers[4::4]])
     return [FULL if i + 1 in full else LINEAR for i in layers]
 
 
 def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
-    return lambda found: (found.get(_LISTED) or {}).get(key, default)
+    return lambda hub: (hub.get(_LISTED) or {}).get(key, default)
 
 
 _MLP = "block_sparse_moe"
@@ -136,7 +136,7 @@ HUB = deepseek.near_deepseek(
     fixed={"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)},
     defaults={
         "layer_types": _kinds,
-        "mlp_layer_types": lambda found: deepseek.dense_first(found, found.get(_FIRST_DENSE, 1)),
+        "mlp_layer_types": lambda hub: deepseek.dense_first(hub, hub.get(_FIRST_DENSE, 1)),
         "linear_num_heads": _listed("num_heads", 32),
         "linear_head_dim": _listed("head_dim", 128),
         "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),

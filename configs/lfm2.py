@@ -60,9 +60,9 @@ def mixer_tensors(settings: Mapping[str, Any]) -> Tensors:
     return by_layer(settings["mixers"], settings["num_layers"], kinds)
 
 
-def _kinds(found: Mapping[str, Any]) -> list[str]:
-    layers = range(found["num_hidden_layers"])
-    chosen = found.get("full_attn_idxs")
+def _kinds(hub: Mapping[str, Any]) -> list[str]:
+    layers = range(hub["num_hidden_layers"])
+    chosen = hub.get("full_attn_idxs")
     return [FULL if chosen is None or i in chosen else CONVOLUTION for i in layers]
 
 
@@ -160,9 +160,9 @@ LFM3 = near_lfm2(
     defaults={"num_key_value_heads": 4, "head_dim": 128, "sliding_window": 256}
     | {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
     | {
-        "layer_types": lambda found: [
+        "layer_types": lambda hub: [
             FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i else CONVOLUTION
-            for i in range(found["num_hidden_layers"])
+            for i in range(hub["num_hidden_layers"])
         ]
     },
     readings={

@@ -74,7 +74,7 @@ def llama4(
       ValueError: a kind is unknown.
     """
     rotated = rotated or [int((i + 1) % bare != 0) for i in range(num_layers)]
-    kinds = kinds or [CHUNKED if one else FULL for one in rotated]
+    kinds = kinds or [CHUNKED if is_rotated else FULL for is_rotated in rotated]
     if unknown := {*kinds} - {CHUNKED, FULL}:
         raise ValueError(f"layer_types has {', '.join(sorted(unknown))}; use {CHUNKED} and {FULL}.")
     pattern = shortest_period([*zip(rotated, kinds, strict=True)])
@@ -109,13 +109,13 @@ def _ropes(model: Any) -> list[Any]:
 
 def _chunk(model: Any) -> int:
     masks: list[Any] = [block.attention.mask for block in model.blocks]
-    chunks: list[Any] = [one.masks[1] for one in masks if isinstance(one, lm.And)]
+    chunks: list[Any] = [mask.masks[1] for mask in masks if isinstance(mask, lm.And)]
     return next(iter(chunks)).size
 
 
 def _tempered(name: str) -> Callable[[Any], Any]:
     return lambda model: next(
-        getattr(one, name) for one in _ropes(model) if isinstance(one, lm.Tempered)
+        getattr(rope, name) for rope in _ropes(model) if isinstance(rope, lm.Tempered)
     )
 
 
@@ -146,16 +146,16 @@ LLAMA4 = family(
         }
     ),
     defaults={"rope_theta": 500_000.0, "num_key_value_heads": 8, "head_dim": 128}
-    | {"moe_layers": lambda found: _every(found, found.get("interleave_moe_layer_step", 1))},
+    | {"moe_layers": lambda hub: _every(hub, hub.get("interleave_moe_layer_step", 1))},
     readings={
         "kinds": lambda model: [
             CHUNKED if isinstance(block.attention.mask, lm.And) else FULL for block in model.blocks
         ],
-        "rotated": lambda model: [int(isinstance(one, lm.RoPE)) for one in _ropes(model)],
+        "rotated": lambda model: [int(isinstance(rope, lm.RoPE)) for rope in _ropes(model)],
         "bare": lambda _: 4,
         "chunk": _chunk,
         "qk_norm": lambda model: any(block.attention.query_norm for block in model.blocks),
-        "sharpens": lambda model: any(isinstance(one, lm.Tempered) for one in _ropes(model)),
+        "sharpens": lambda model: any(isinstance(rope, lm.Tempered) for rope in _ropes(model)),
         "strength": _tempered("strength"),
         "span": _tempered("span"),
     },
@@ -163,5 +163,5 @@ LLAMA4 = family(
 )
 
 
-def _every(found: Mapping[str, Any], step: int) -> list[int]:
-    return [*range(step - 1, found["num_hidden_layers"], step)]
+def _every(hub: Mapping[str, Any], step: int) -> list[int]:
+    return [*range(step - 1, hub["num_hidden_layers"], step)]

@@ -84,7 +84,7 @@ HUB = mixtral.HUB.near(
         "mlp_residual": "blocks.0.mlp_residual",
     },
     known=("block_size", "router_aux_loss_coef", "router_jitter_noise"),
-    ignored=tuple(f"*.self_attn.{one}" for one in ("slope_rate", "*_decay")),
+    ignored=tuple(f"*.self_attn.{name}" for name in ("slope_rate", "*_decay")),
 )
 
 

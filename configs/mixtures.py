@@ -223,7 +223,7 @@ SOLAR_OPEN = near_mixture(
     defaults={
         **_SIZES,
         "head_dim": 128,
-        "intermediate_size": lambda found: found["moe_intermediate_size"],
+        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
     },
     known=("first_k_dense_replace", "partial_rotary_factor", "use_qk_norm"),
 )
@@ -243,8 +243,8 @@ DOTS1 = near_mixture(
         "first_k_dense_replace": 0,
         "norm_topk_prob": False,
         "sliding_window": 4096,
-        "layer_types": lambda found: sliding_from(
-            found.get("max_window_layers", 62), found["num_hidden_layers"]
+        "layer_types": lambda hub: sliding_from(
+            hub.get("max_window_layers", 62), hub["num_hidden_layers"]
         ),
     },
     known=("max_window_layers",),
@@ -323,7 +323,7 @@ MELLUM = family(
         "vocab_size": 98_304,
         "sliding_window": 1024,
         "layer_types": [FULL],
-        "intermediate_size": lambda found: found["moe_intermediate_size"],
+        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
     },
     known=("num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"),
 )

@@ -210,8 +210,8 @@ MINISTRAL3 = family(
         "num_key_value_heads": 8,
         "rope_scaling": {"rope_type": "yarn", "factor": 16.0, _LENGTH: 16_384}
         | {"mscale": 1.0, "mscale_all_dim": 1.0},
-        "llama_4_scaling_beta": lambda found: (
-            found["llama_4_scaling_beta"] if found.get("rope_scaling") else 0.1
+        "llama_4_scaling_beta": lambda hub: (
+            hub["llama_4_scaling_beta"] if hub.get("rope_scaling") else 0.1
         ),
     },
     readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},

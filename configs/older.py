@@ -36,7 +36,7 @@ _PLAIN = dict.fromkeys(("num_kv_heads", "head_dim", "theta", "scaling"), ...)
 _NO_ACT = {"hidden_act": ...}
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _QK = ("query", "key")
-_WIDE = {"n_inner": lambda found: 4 * found["n_embd"]}
+_WIDE = {"n_inner": lambda hub: 4 * hub["n_embd"]}
 
 
 def _projections(holder: str) -> dict[str, str]:
@@ -174,9 +174,9 @@ def gpt_neo(
         attention.scale = 1.0
 
 
-def _kinds(found: Mapping[str, Any]) -> list[str]:
+def _kinds(hub: Mapping[str, Any]) -> list[str]:
     """Return the kind of each layer."""
-    types = found.get("attention_types", [[["global", "local"], 12]])
+    types = hub.get("attention_types", [[["global", "local"], 12]])
     return [kind for kinds, count in types for kind in kinds * count]
 
 
@@ -192,7 +192,7 @@ GPT_NEO = family(
     fixed=_NO_ACT,
     defaults={
         "attention_layers": _kinds,
-        "intermediate_size": lambda found: 4 * found["hidden_size"],
+        "intermediate_size": lambda hub: 4 * hub["hidden_size"],
     },
     readings={
         "kinds": lambda model: [
@@ -227,7 +227,7 @@ BLOOM = family(
         **in_layers(_LAYER, {**_DENSE, **_NORMS}),
     },
     fixed={**_NO_ACT, "apply_residual_connection_post_layernorm": (False,)},
-    defaults={"intermediate_size": lambda found: 4 * found["hidden_size"]},
+    defaults={"intermediate_size": lambda hub: 4 * hub["hidden_size"]},
     aliases={
         "n_embed": "hidden_size",
         "num_attention_heads": "n_head",
@@ -383,7 +383,7 @@ def ctrl(cfg: fdl.Config[Trainer]) -> None:
     swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
 
 
-_CTRL = {f"attention.{one}": f"multi_head_attention.W{one[0]}" for one in (*_QK, "value")}
+_CTRL = {f"attention.{name}": f"multi_head_attention.W{name[0]}" for name in (*_QK, "value")}
 _CTRL |= {"attention.out": "multi_head_attention.dense", "attention_norm": "layernorm1"}
 _CTRL |= {"mlp_norm": "layernorm2", "mlp.up": "ffn.0", "mlp.down": "ffn.2"}
 CTRL = family(

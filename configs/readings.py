@@ -52,7 +52,7 @@ def mlp_types_of(model: Any) -> list[str]:
 
 def layers_with(model: Any, mlp_type: str) -> list[int]:
     """Return which layers of a model have an MLP of a type."""
-    return [i for i, one in enumerate(mlp_types_of(model)) if one == mlp_type]
+    return [i for i, kind in enumerate(mlp_types_of(model)) if kind == mlp_type]
 
 
 def mixture_of(model: Any) -> Any:
@@ -69,8 +69,8 @@ def each_attention(model: Any, name: str) -> list[Any]:
 def rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(each_attention(model, "window"), each_attention(model, "rope"), strict=True)
-    found = [(window is not None, getattr(rope, "rotation", rope)) for window, rope in ropes]
-    return next(rope for _, rope in sorted(found, key=itemgetter(0)) if rope is not None)
+    candidates = [(window is not None, getattr(rope, "rotation", rope)) for window, rope in ropes]
+    return next(rope for _, rope in sorted(candidates, key=itemgetter(0)) if rope is not None)
 
 
 def _theta_in_windows(model: Any) -> float:
@@ -100,8 +100,8 @@ def _dense_width(model: Any) -> int:
 
 def _activation(model: Any) -> str | None:
     """Return the name of the activation of plain MLPs."""
-    found = model.blocks[0].mlp.activation
-    return next((name for name, function in ACTIVATIONS.items() if function is found), None)
+    activation = model.blocks[0].mlp.activation
+    return next((name for name, function in ACTIVATIONS.items() if function is activation), None)
 
 
 def _filter(mixer: Any) -> Any:
@@ -117,9 +117,9 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "hidden_dim": lambda model: model.embedding.weight.shape[1],
     "vocab_size": lambda model: model.embedding.weight.shape[0],
     "num_layers": lambda model: len(model.blocks),
-    "num_heads": of_attention(lambda one: one.num_heads),
+    "num_heads": of_attention(lambda mixer: mixer.num_heads),
     "num_kv_heads": of_attention(_num_kv_heads),
-    "head_dim": of_attention(lambda one: one.head_dim),
+    "head_dim": of_attention(lambda mixer: mixer.head_dim),
     "ffn_dim": _dense_width,
     "eps": "norm.eps",
     "tied": lambda model: model.unembedding.weight is model.embedding.weight,
@@ -131,21 +131,21 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "activation": _activation,
     "embedding_scale": "embedding.scale",
     "scaled": lambda model: model.embedding.scale != 1.0,
-    "score_scale": of_attention(lambda one: one.scale),
+    "score_scale": of_attention(lambda mixer: mixer.scale),
     "branch_scale": "blocks.0.branch_scale",
     "logit_scale": "unembedding.scale",
     "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
     # A projection that has a bias if the input projections have one.
-    "attention_bias": of_attention(lambda one: getattr(one, "key", one.out).bias is not None),
-    "attention_out_bias": of_attention(lambda one: one.out.bias is not None),
+    "attention_bias": of_attention(lambda mixer: getattr(mixer, "key", mixer.out).bias is not None),
+    "attention_out_bias": of_attention(lambda mixer: mixer.out.bias is not None),
     "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
-    "qk_norm": of_attention(lambda one: one.query_norm is not None),
+    "qk_norm": of_attention(lambda mixer: mixer.query_norm is not None),
     "window": lambda model: next(filter(None, each_attention(model, "window")), None),
     "layer_types": lambda model: [
-        SLIDING if one else FULL for one in each_attention(model, "window")
+        SLIDING if window else FULL for window in each_attention(model, "window")
     ],
     "score_cap": of_attention(
-        lambda one: next((s.cap for s in one.scores if isinstance(s, library.Softcap)), None)
+        lambda mixer: next((s.cap for s in mixer.scores if isinstance(s, library.Softcap)), None)
     ),
     "logit_cap": "unembedding.softcap",
     "num_experts": lambda model: mixture_of(model).num_experts,
@@ -162,13 +162,13 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "mixed_layers": lambda model: layers_with(model, SPARSE),
     "dense_layers": lambda model: layers_with(model, DENSE),
     "every": lambda _: 1,
-    "rope_head_dim": of_attention(lambda one: one.rope_head_dim),
-    "value_head_dim": of_attention(lambda one: one.value_head_dim),
-    "kv_rank": of_attention(lambda one: one.kv_rank),
-    "query_rank": of_attention(lambda one: getattr(one.query_down, "out_features", None)),
-    "index_heads": of_attention(lambda one: one.indexer.num_heads),
-    "index_dim": of_attention(lambda one: one.indexer.head_dim),
-    "index_top_k": of_attention(lambda one: one.indexer.top_k),
+    "rope_head_dim": of_attention(lambda mixer: mixer.rope_head_dim),
+    "value_head_dim": of_attention(lambda mixer: mixer.value_head_dim),
+    "kv_rank": of_attention(lambda mixer: mixer.kv_rank),
+    "query_rank": of_attention(lambda mixer: getattr(mixer.query_down, "out_features", None)),
+    "index_heads": of_attention(lambda mixer: mixer.indexer.num_heads),
+    "index_dim": of_attention(lambda mixer: mixer.indexer.head_dim),
+    "index_top_k": of_attention(lambda mixer: mixer.indexer.top_k),
     # Of recurrent mixers.
     "mixers": kinds_of,
     "filter_size": of_mixer(lambda mixer: _filter(mixer).kernel_size[0]),

@@ -180,11 +180,9 @@ MINICPM3 = deepseek.near_latent(
     defaults={
         "tie_word_embeddings": True,
         "num_key_value_heads": 40,
-        "v_head_dim": lambda found: found["hidden_size"] // found["num_attention_heads"],
-        "scale_depth": lambda found: (
-            found["num_hidden_layers"] ** 0.5 if "scale_depth" in found else 1.4
-        ),
-        "dim_model_base": lambda found: found["hidden_size"] if "dim_model_base" in found else 256,
+        "v_head_dim": lambda hub: hub["hidden_size"] // hub["num_attention_heads"],
+        "scale_depth": lambda hub: hub["num_hidden_layers"] ** 0.5 if "scale_depth" in hub else 1.4,
+        "dim_model_base": lambda hub: hub["hidden_size"] if "dim_model_base" in hub else 256,
     },
     readings={
         "depth_scale": _scale,
@@ -233,7 +231,7 @@ QWEN3_5_MOE = QWEN3_5.near(
     fixed={"norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
     defaults={
         "num_key_value_heads": 2,
-        "intermediate_size": lambda found: found["moe_intermediate_size"],
+        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
     },
 )
 
@@ -262,7 +260,7 @@ def modernbert_decoder(
     cfg.model.first_blocks = [first]
 
 
-_MODERNBERT = {f"attention.{one}": f"attn.{one[0]}_proj" for one in ("query", "key", "value")}
+_MODERNBERT = {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
 _MODERNBERT |= {"attention.out": "attn.Wo", "attention_norm": "attn_norm"}
 _MODERNBERT |= {"mlp_norm": "mlp_norm", "mlp.down": "mlp.Wo"}
 MODERNBERT_DECODER = family(
@@ -287,12 +285,12 @@ MODERNBERT_DECODER = family(
     },
     defaults={
         "tie_word_embeddings": True,
-        "rope_theta": lambda found: found.get("global_rope_theta", 160_000.0),
-        "rope_local_base_freq": lambda found: found.get("local_rope_theta", 10_000.0),
-        "sliding_window": lambda found: (found.get("local_attention") or 128) // 2,
-        "layer_types": lambda found: [
-            SLIDING if i % found.get("global_attn_every_n_layers", 3) else FULL
-            for i in range(found["num_hidden_layers"])
+        "rope_theta": lambda hub: hub.get("global_rope_theta", 160_000.0),
+        "rope_local_base_freq": lambda hub: hub.get("local_rope_theta", 10_000.0),
+        "sliding_window": lambda hub: (hub.get("local_attention") or 128) // 2,
+        "layer_types": lambda hub: [
+            SLIDING if i % hub.get("global_attn_every_n_layers", 3) else FULL
+            for i in range(hub["num_hidden_layers"])
         ],
     },
     readings={"eps": "norm.norm.eps"},
@@ -361,9 +359,9 @@ def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-def _key_dim(found: Mapping[str, Any]) -> int:
-    heads = found.get("linear_num_key_heads") or found["num_attention_heads"]
-    return found.get("linear_key_head_dim") or int(0.75 * found["hidden_size"] / heads)
+def _key_dim(hub: Mapping[str, Any]) -> int:
+    heads = hub.get("linear_num_key_heads") or hub["num_attention_heads"]
+    return hub.get("linear_key_head_dim") or int(0.75 * hub["hidden_size"] / heads)
 
 
 OLMO_HYBRID = olmo2.HUB.near(
@@ -375,10 +373,10 @@ OLMO_HYBRID = olmo2.HUB.near(
     tensors=_olmo_hybrid_tensors,
     defaults={
         "rms_norm_eps": 1e-6,
-        "linear_num_key_heads": lambda found: found["num_attention_heads"],
-        "linear_num_value_heads": lambda found: found["num_attention_heads"],
+        "linear_num_key_heads": lambda hub: hub["num_attention_heads"],
+        "linear_num_value_heads": lambda hub: hub["num_attention_heads"],
         "linear_key_head_dim": _key_dim,
-        "linear_value_head_dim": lambda found: 2 * _key_dim(found),
+        "linear_value_head_dim": lambda hub: 2 * _key_dim(hub),
         "layer_types": THREE_TO_ONE,
     },
     readings={

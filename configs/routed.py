@@ -190,7 +190,7 @@ KOLIBRI = family(
     | in_layers(LAYER, {"attention_out_norm": "post_attn_norm", "mlp_out_norm": "post_ffn_norm"}),
     defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
     | {"sliding_window": 513, "norm_topk_prob": False}
-    | {"intermediate_size": lambda found: found["moe_intermediate_size"]}
+    | {"intermediate_size": lambda hub: hub["moe_intermediate_size"]}
     | {"layer_types": [*[SLIDING] * 4, FULL]},
     readings={"window": window_of_rotated},
 )
@@ -231,9 +231,9 @@ AFMOE = family(
         "num_shared_experts": 2,
         "sliding_window": 1024,
         "moe_intermediate_size": 1408,
-        "layer_types": lambda found: [
-            SLIDING if (i + 1) % (found.get("global_attn_every_n_layers") or 4) else FULL
-            for i in range(found["num_hidden_layers"])
+        "layer_types": lambda hub: [
+            SLIDING if (i + 1) % (hub.get("global_attn_every_n_layers") or 4) else FULL
+            for i in range(hub["num_hidden_layers"])
         ],
     },
     readings={"window": window_of_rotated},
@@ -340,8 +340,8 @@ def flint(
     fiddlers.use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
 
 
-def _flint_layers(found: Mapping[str, Any]) -> list[str]:
-    last = found["num_hidden_layers"] - 1
+def _flint_layers(hub: Mapping[str, Any]) -> list[str]:
+    last = hub["num_hidden_layers"] - 1
     return [FULL if i < 2 or i % 4 == 1 or i == last else SLIDING for i in range(last + 1)]
 
 
@@ -378,7 +378,7 @@ AXK1 = near_deepseek(
     fixed={"rope_interleave": (True,)},
     defaults={
         "n_routed_experts": 192,
-        "mlp_layer_types": lambda found: dense_first(found, found.get("first_k_dense_replace", 1)),
+        "mlp_layer_types": lambda hub: dense_first(hub, hub.get("first_k_dense_replace", 1)),
     },
     known=("first_k_dense_replace", "topk_method", "scoring_func"),
 )

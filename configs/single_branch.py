@@ -161,8 +161,8 @@ def _nemotron_tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-def _kinds(found: Mapping[str, Any]) -> list[str]:
-    return [_LETTERS[letter] for letter in found.get("hybrid_override_pattern") or "ME*-"]
+def _kinds(hub: Mapping[str, Any]) -> list[str]:
+    return [_LETTERS[letter] for letter in hub.get("hybrid_override_pattern") or "ME*-"]
 
 
 def _kinds_of(model: Any) -> list[str]:
@@ -191,7 +191,7 @@ NEMOTRON_H = family(
     | {"moe_latent_size": (None,), "sliding_window": (None,)}
     | {"partial_rotary_factor": (None, 1.0)},
     defaults={
-        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found)),
+        "num_hidden_layers": lambda hub: len(hub.get("layers_block_type") or _kinds(hub)),
         "layers_block_type": _kinds,
         "num_attention_heads": 32,
         "num_key_value_heads": 8,

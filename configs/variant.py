@@ -38,8 +38,8 @@ def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]],
 
     def wrap(change: Callable[..., None]) -> Make:
         own = list(inspect.signature(change).parameters.values())[1:]
-        parameters = {name: _with_default(one, defaults) for name, one in inherited.items()}
-        parameters |= {one.name: one for one in own if one.name not in parameters}
+        parameters = {name: _with_default(p, defaults) for name, p in inherited.items()}
+        parameters |= {p.name: p for p in own if p.name not in parameters}
         signature = inspect.Signature(
             list(parameters.values()), return_annotation=fdl.Config[Trainer]
         )
@@ -52,11 +52,11 @@ def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]],
                 raise TypeError(f"{change.__name__}: {error}") from None
             bound.apply_defaults()
             cfg = parent(**{name: bound.arguments[name] for name in inherited})
-            change(cfg, **{one.name: bound.arguments[one.name] for one in own})
+            change(cfg, **{p.name: bound.arguments[p.name] for p in own})
             return cfg
 
         vars(make)["__signature__"] = signature
-        make.__annotations__ = {name: one.annotation for name, one in parameters.items()}
+        make.__annotations__ = {name: p.annotation for name, p in parameters.items()}
         make.__annotations__["return"] = signature.return_annotation
         return make
 

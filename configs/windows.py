@@ -26,8 +26,8 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
     """
     windows = shortest_period(windows_of(layer_types, window))
     cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
-    for block, one in zip(cfg.model.blocks, windows, strict=True):
-        block.attention.window = None if one is None else Window.new(one)
+    for block, width in zip(cfg.model.blocks, windows, strict=True):
+        block.attention.window = None if width is None else Window.new(width)
 
 
 def rotate_in_windows_only(cfg: fdl.Config[Trainer], window: int | None) -> None:
@@ -41,7 +41,7 @@ def rotate_in_windows_only(cfg: fdl.Config[Trainer], window: int | None) -> None
 def window_of_rotated(model: Any) -> int | None:
     """Return the window of a model that rotates in windows only; any where it never does."""
     attentions = [block.attention for block in model.blocks]
-    window = next((one.window for one in attentions if one.window is not None), None)
+    window = next(filter(None, (attention.window for attention in attentions)), None)
     return window or (4096 if attentions[0].rope is None else None)
 
 
@@ -79,10 +79,10 @@ def sliding_from(layer: int, num_layers: int) -> list[str]:
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
 
 
-def periodic_layers(found: Mapping[str, Any], *, period: int = 4) -> list[str]:
+def periodic_layers(hub: Mapping[str, Any], *, period: int = 4) -> list[str]:
     """Return layer types with a window in all layers but every n-th, by keys of config.json."""
-    every = next(filter(None, map(found.get, PERIODS)), period)
-    return [SLIDING if (i + 1) % every else FULL for i in range(found["num_hidden_layers"])]
+    every = next(filter(None, map(hub.get, PERIODS)), period)
+    return [SLIDING if (i + 1) % every else FULL for i in range(hub["num_hidden_layers"])]
 
 
 def shortest_period(pattern: Sequence[T]) -> Sequence[T]:
@@ -90,5 +90,5 @@ def shortest_period(pattern: Sequence[T]) -> Sequence[T]:
     return next(
         pattern[:n]
         for n in range(1, len(pattern) + 1)
-        if all(one == pattern[i % n] for i, one in enumerate(pattern))
+        if all(item == pattern[i % n] for i, item in enumerate(pattern))
     )

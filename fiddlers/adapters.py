@@ -82,12 +82,12 @@ def freeze(cfg: fdl.Config[Trainer], path: str) -> None:
       cfg: the graph to change.
       path: of the component, or a selector of several.
     """
-    found = [one for ref in find_parameters(cfg, path) for one in _modules(cfg, ref.path)]
+    modules = [module for ref in find_parameters(cfg, path) for module in _modules(cfg, ref.path)]
     now = cfg.trainable
     if isinstance(now, fdl.Buildable) and fdl.get_callable(now) is AllBut:
-        now.modules = list(dict.fromkeys([*now.modules, *found]))
+        now.modules = list(dict.fromkeys([*now.modules, *modules]))
     else:
-        cfg.trainable = fdl.Config(AllBut, modules=list(dict.fromkeys(found)), among=now)
+        cfg.trainable = fdl.Config(AllBut, modules=list(dict.fromkeys(modules)), among=now)
 
 
 def _modules(cfg: fdl.Config[Trainer], path: str) -> Iterator[str]:

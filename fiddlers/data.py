@@ -116,8 +116,8 @@ def use_fim(
     fim = fdl.Config(FillInTheMiddle, rate=rate, spm_rate=spm_rate)
     fim.prefix, fim.suffix, fim.middle = names
     for stream in find(cfg.data, TokenStream):
-        others = [one for one in stream.transforms if fdl.get_callable(one) is not FillInTheMiddle]
-        stream.transforms = [*others, fim]
+        kept = [part for part in stream.transforms if fdl.get_callable(part) is not FillInTheMiddle]
+        stream.transforms = [*kept, fim]
     add_special_tokens(cfg, names)
 
 

@@ -63,17 +63,17 @@ def follow_mixture(cfg: fdl.Config[Trainer]) -> None:
 
 def _split_validations(cfg: fdl.Config[Trainer], *kinds: type) -> bool:
     """Let evaluators of some kinds validate on each text separately; return whether any did."""
-    found = False
+    is_split = False
     for name, evaluator in cfg.evaluators.items():
         held_out = _held_out(evaluator) if fdl.get_callable(evaluator) in kinds else None
         if held_out is not None and getattr(held_out.corpus, "validation_fraction", None) != 1:
-            found = True
+            is_split = True
             part = swapped(evaluator, DomainValidation)
             part.domains = {
                 domain: _of(corpus, like=held_out) for domain, corpus in _corpora(cfg.data).items()
             }
             cfg.evaluators[name] = part
-    return found
+    return is_split
 
 
 def use_tasks(
@@ -156,10 +156,10 @@ def _corpora(stream: Any, name: str = "") -> dict[str, fdl.Buildable]:
     """Return the corpus of every stream by name; nested mixtures join both names."""
     arguments = fdl.ordered_arguments(stream)
     if "streams" in arguments:
-        found: dict[str, fdl.Buildable] = {}
-        for inner, one in sorted(stream.streams.items()):
-            found |= _corpora(one, f"{name}/{inner}" if name else inner)
-        return found
+        corpora: dict[str, fdl.Buildable] = {}
+        for inner, part in sorted(stream.streams.items()):
+            corpora |= _corpora(part, f"{name}/{inner}" if name else inner)
+        return corpora
     if "stream" in arguments:
         return _corpora(stream.stream, name)
     if "corpus" in arguments:

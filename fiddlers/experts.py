@@ -257,12 +257,12 @@ def _mlp_of(experts: Any) -> Any:
     if kind is SeparateExperts:
         return fdl.cast(type(experts), experts.expert)
     if kind is PlainExperts:
-        found = [mlp for mlp, activation in _PLAIN.items() if activation is experts.activation]
-        return _adapted(experts, found[0] if found else MLP)
+        mlps = [mlp for mlp, activation in _PLAIN.items() if activation is experts.activation]
+        return _adapted(experts, mlps[0] if mlps else MLP)
     if kind is GatedExperts:
-        found = [mlp for mlp, gating in _GATED.items() if gating is experts.gating]
-        if found:
-            return _adapted(experts, found[0])
+        mlps = [mlp for mlp, gating in _GATED.items() if gating is experts.gating]
+        if mlps:
+            return _adapted(experts, mlps[0])
         if isinstance(experts.gating, fdl.Buildable) and fdl.get_callable(experts.gating) is Gated:
             mlp = _adapted(experts, GatedMLP)
             mlp.activation = experts.gating.activation

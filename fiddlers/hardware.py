@@ -58,7 +58,7 @@ def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None
     for pattern, fiddlers in rules:
         if fnmatch.fnmatchcase(machine, pattern):
             functions = [
-                fdl.build(one) if isinstance(one, fdl.Partial) else one for one in fiddlers
+                fdl.build(part) if isinstance(part, fdl.Partial) else part for part in fiddlers
             ]
             done = ", ".join(map(_log, functions)) or "nothing to change"
             print(f"for_hardware: {machine} matches {pattern}: {done}", file=sys.stderr)

@@ -174,7 +174,7 @@ def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
     now = set_arguments(cfg).get("groups")
     if _is_split(cfg):
         now = set_arguments(cfg.groups).get("groups")
-    kinds = [fdl.get_callable(one) for one in (now, groups) if isinstance(one, fdl.Buildable)]
+    kinds = [fdl.get_callable(part) for part in (now, groups) if isinstance(part, fdl.Buildable)]
     if len({*kinds, decay_matrices}) > 2 and mup_groups in kinds:
         names = " and ".join(kind.__name__ for kind in kinds)
         raise ConfigError(

@@ -90,7 +90,7 @@ def _use(
     source.rows = fdl.Config(Preferences, max_tokens=SeqLen.new(), too_long=too_long)
     own.source = source
     own.validation_fraction = 0.0
-    cfg.evaluators = {name: one for name, one in cfg.evaluators.items() if not find(one, HeldOut)}
+    cfg.evaluators = {key: part for key, part in cfg.evaluators.items() if not find(part, HeldOut)}
     cfg.data.packing = fdl.Partial(pairs)
     cfg.step = fdl.Config(
         PreferenceStep, preference=fdl.Config(_LOSSES[loss], beta=beta), model=cfg.model

@@ -44,7 +44,7 @@ def use_backout(cfg: fdl.Config[Trainer]) -> None:
 
 def use_embedding_norm(cfg: fdl.Config[Trainer], eps: float | None = 1e-5) -> None:
     """Normalize token embeddings, without weights."""
-    if any(fdl.get_callable(one) is Embedding for one in find(cfg.model, Embedding)):
+    if any(fdl.get_callable(node) is Embedding for node in find(cfg.model, Embedding)):
         swap_all(cfg.model, Embedding, by=NormalizedEmbedding)
     for embedding in find(cfg.model, Embedding):
         embedding.norm = fdl.Config(WeightlessRMSNorm, hidden_dim=HiddenDim.new(), eps=eps)

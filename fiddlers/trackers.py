@@ -48,8 +48,8 @@ def _add(cfg: fdl.Config[Trainer], tracker: fdl.Config) -> None:
 
 def added_by_kind(parts: Iterable[Any], part: fdl.Config) -> list[Any]:
     """Return parts with one more, in place of one of its kind, by name: in one order for all."""
-    others = [one for one in parts if _kind(one) is not _kind(part)]
-    return sorted([*others, part], key=lambda one: (_kind(one) not in _OF_EVERY_RUN, title(one)))
+    others = [other for other in parts if _kind(other) is not _kind(part)]
+    return sorted([*others, part], key=lambda node: (_kind(node) not in _OF_EVERY_RUN, title(node)))
 
 
 def _kind(part: Any) -> Any:
