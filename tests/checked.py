@@ -31,13 +31,13 @@ def checked(function: Any = None, *, typechecker: Any) -> Callable[..., Any]:
     has_texts = any(isinstance(part, str) for part in parts)  # which jaxtyping evaluates
     if not inspect.isfunction(function) or inspect.isgeneratorfunction(function) or has_texts:
         return jaxtyped(function, typechecker=typechecker)
-    found = beartype(function)
-    if not any(inspect.isclass(one) and issubclass(one, AbstractArray) for one in parts):
-        return found
+    typed = beartype(function)
+    if not any(inspect.isclass(part) and issubclass(part, AbstractArray) for part in parts):
+        return typed
 
     @functools.wraps(function)
     def checks_shapes(*arguments: Any, **options: Any) -> Any:
         with jaxtyped("context"):
-            return found(*arguments, **options)
+            return typed(*arguments, **options)
 
     return checks_shapes

@@ -63,8 +63,8 @@ def graphs_of_blocks(name: str, *changes: Callable[[fdl.Config], object]) -> lis
 def require_few(name: str, *changes: Callable[[fdl.Config], object]) -> None:
     """Raise unless blocks have new graphs for a new size only, and as many for each."""
     first, again, shorter, more, last = graphs_of_blocks(name, *changes)
-    found = (again - first, shorter - again, more - shorter, last - more)
-    assert found == (0, first, first, 0), f"{name}: {first} graphs at first, then {found}"
+    counts = (again - first, shorter - again, more - shorter, last - more)
+    assert counts == (0, first, first, 0), f"{name}: {first} graphs at first, then {counts}"
 
 
 def require_one(name: str, *changes: Callable[[fdl.Config], object]) -> None:

@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(
 def seconds_of(item: pytest.Item) -> float:
     """Return about how long a test takes, by its mark: `slow(40)`, `slow`, or none."""
     marks = [*item.iter_markers("slow")]
-    return max((one.args[0] for one in marks if one.args), default=1.0 if marks else 0.02)
+    return max((mark.args[0] for mark in marks if mark.args), default=1.0 if marks else 0.02)
 
 
 class Groups(LoadGroupScheduling):

@@ -149,8 +149,8 @@ class Server:
         """Send the statuses of the processes that have ended."""
         ended: dict[int, int] = {}
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                ended[found[0]] = os.waitstatus_to_exitcode(found[1])
+            while (ended_child := os.waitpid(-1, os.WNOHANG))[0]:
+                ended[ended_child[0]] = os.waitstatus_to_exitcode(ended_child[1])
         for connection, pid in [*self._running.items()]:
             if pid in ended:
                 del self._running[connection]

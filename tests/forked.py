@@ -85,8 +85,8 @@ class Python:
 
 def wait_for(processes: Sequence[Python], seconds: float | None) -> None:
     """Waits until one of some processes has ended, or for so long."""
-    if all(one.status is None for one in processes):
-        wait([one._connection for one in processes], seconds)
+    if all(process.status is None for process in processes):
+        wait([process._connection for process in processes], seconds)
 
 
 def run_program(program: str, *, folder: Path, seconds: float = 300.0) -> str:
@@ -123,9 +123,9 @@ def run_ranks(
     ]
     deadline = time.monotonic() + seconds
     alive = ranks
-    while alive and time.monotonic() < deadline and not any(one.status for one in ranks):
+    while alive and time.monotonic() < deadline and not any(rank.status for rank in ranks):
         wait_for(alive, deadline - time.monotonic())
-        alive = [one for one in alive if one.status is None]
+        alive = [process for process in alive if process.status is None]
     statuses = [rank.end(seconds=0) for rank in ranks]
     outputs = [rank.output for rank in ranks]
     assert not any(statuses), f"{statuses}\n" + "\n".join(text[-3000:] for text in outputs)
@@ -139,9 +139,9 @@ def python_path(*folders: Path) -> str:
 
 def variables_of_ranks(number: int) -> list[dict[str, str]]:
     """The variables that torchrun gives to each of several processes."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     return [
         {
             "RANK": str(rank),

@@ -79,10 +79,10 @@ def problem(make: Callable[[], fdl.Config], waits: int) -> str:
 
 def main(tier: str) -> None:
     """Run all cases, or some of them."""
-    found = {name: problem(make, waits) for name, make, waits in cases(is_long=tier == "long")}
-    wrong = {name: text for name, text in found.items() if text}
+    problems = {name: problem(make, waits) for name, make, waits in cases(is_long=tier == "long")}
+    wrong = {name: text for name, text in problems.items() if text}
     launches = gpu_step.take(small("debug")).launches.total()
-    print(json.dumps({"cases": len(found), "wrong": wrong, "launches": launches}))
+    print(json.dumps({"cases": len(problems), "wrong": wrong, "launches": launches}))
 
 
 if __name__ == "__main__":

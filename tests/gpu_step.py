@@ -111,7 +111,7 @@ class Counting(TorchDispatchMode):
 
 
 def _devices(tree: object) -> set[str]:
-    return {one.device.type for one in tree_leaves(tree) if isinstance(one, Tensor)}
+    return {leaf.device.type for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
 
 
 def _one(tensor: Tensor) -> Any:
@@ -159,7 +159,7 @@ def _flex(
     groups = query.shape[1] // key.shape[1]
     scores = query @ key.repeat_interleave(groups, 1).mT * scale
     sizes = [torch.arange(size, device=GPU) for size in scores.shape]
-    places = [one.view(*[-1 if i == dim else 1 for i in range(4)]) for dim, one in enumerate(sizes)]
+    places = [x.view(*[-1 if i == dim else 1 for i in range(4)]) for dim, x in enumerate(sizes)]
     scores = scores if score_mod is None else score_mod(scores, *places)
     scores = scores.masked_fill(~block_mask.mask_mod(*places), -1e30)
     mixed = scores.softmax(-1).to(value.dtype) @ value.repeat_interleave(groups, 1)
@@ -229,5 +229,5 @@ def _take(trainer: Any, counting: Counting) -> None:
             batch = state.next_batch or step.load(trainer, state, index)
             status = lambda: StepStatus(seconds=(1.0,))  # noqa: E731
             step.launch(trainer, state, index, batch, status=status, loads_next=True)
-    devices = {one.device for one in state.model.parameters()}
+    devices = {p.device for p in state.model.parameters()}
     assert devices == {GPU}, f"parameters are on {devices}"

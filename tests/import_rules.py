@@ -102,24 +102,24 @@ def imports(source: str, path: PurePosixPath) -> list[Use]:
     if path.name != "__init__.py":
         package = package[:-1]
     may_call = any(name in source for name in IMPORTERS)
-    found: list[Use] = []
+    uses: list[Use] = []
     todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
     while todo:
         node, lazy = todo.pop()
         match node:
             case ast.Import(names=names):
-                found += (Use(node.lineno, alias.name, lazy) for alias in names)
+                uses += (Use(node.lineno, alias.name, lazy) for alias in names)
             case ast.ImportFrom(module=module, names=names, level=level):
                 base = package[: len(package) - level + 1] if level else []
                 base = ".".join([*base, *([module] if module else [])])
-                found += (Use(node.lineno, f"{base}.{alias.name}", lazy) for alias in names)
+                uses += (Use(node.lineno, f"{base}.{alias.name}", lazy) for alias in names)
             case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
                 if ast.unparse(func).split(".")[-1] in IMPORTERS:
-                    found.append(Use(node.lineno, name, lazy))
+                    uses.append(Use(node.lineno, name, lazy))
         if may_call or not isinstance(node, ast.expr):
             lazy = lazy or isinstance(node, FUNCTIONS)
             todo += [(child, lazy) for child in ast.iter_child_nodes(node)]
-    return found
+    return uses
 
 
 def packages_of_trackers(tree: ast.AST) -> set[str]:
@@ -128,9 +128,9 @@ def packages_of_trackers(tree: ast.AST) -> set[str]:
         name
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
-        for one in node.body
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "packages"
-        for name in ast.literal_eval(one.value)
+        for statement in node.body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "packages"
+        for name in ast.literal_eval(statement.value)
     }
 
 
@@ -148,24 +148,24 @@ def broken_rules(path: str, source: str) -> list[str]:
     place = PurePosixPath(path)
     here = dotted_path(place)
     part = part_of(here)
-    found = imports(source, place)
+    uses = imports(source, place)
     broken = [
         f"{path}:{use.line}: {use.name}: import fidgpt.{use.name}, its only name"
-        for use in found
+        for use in uses
         if use.name.partition(".")[0] in SHORT_NAMES
     ]
     if place.parts[0] == "tests":
         return broken
     broken += [
         f"{path}:{use.line}: {use.name}: private to its package"
-        for use in found
+        for use in uses
         if re.search(r"\._(?!_)", use.name)
         and not use.name.startswith((f"fidgpt.{part}.", *PRIVATE))
     ]
     if part not in INSIDE:
         return broken
     extras = packages_of_trackers(ast.parse(source)) if part == "train" else set()
-    refused = [use for use in found if not is_allowed(use, part, extras)]
+    refused = [use for use in uses if not is_allowed(use, part, extras)]
     return broken + [f"{path}:{use.line}: {use.name}: {part} may not import it" for use in refused]
 
 

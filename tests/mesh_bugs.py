@@ -124,7 +124,7 @@ class OwnExperts(model.Experts):
         nn.init.normal_(self.matrix)
 
     def parameters_per_expert(self) -> int:
-        return self.matrix[0].numel() + sum(one.numel() for one in self.each[0].parameters())
+        return self.matrix[0].numel() + sum(p.numel() for p in self.each[0].parameters())
 
     def forward(self, rows: Tensor, groups: model.Groups) -> Tensor:
         outputs = [

@@ -86,8 +86,8 @@ def both(*changes: Fiddler) -> Fiddler:
 def traced(cfg: fdl.Config) -> None:
     """Compile blocks as far as torch alone does, without the machine's compiler, which is slow."""
     fiddlers.use_compile(cfg)
-    for one in graph.find(cfg, model.Compile):
-        one.backend = "aot_eager"
+    for node in graph.find(cfg, model.Compile):
+        node.backend = "aot_eager"
 
 
 MESHES: dict[int, dict[str, Fiddler]] = {
@@ -381,9 +381,9 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
     kept: dict[str, Tensor] = {}
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:
-        for name, one in state.model.named_parameters():
-            if one.grad is not None:
-                kept.setdefault(name, whole_of(one.grad, one).clone())
+        for name, parameter in state.model.named_parameters():
+            if parameter.grad is not None:
+                kept.setdefault(name, whole_of(parameter.grad, parameter).clone())
 
     trainer.gradient_transform = keep
     with trainer.parallel as parallel:
@@ -396,10 +396,10 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
             trainer.stream.batch(1, rank=rank, world_size=size),
         ]
         torch.manual_seed(0)
-        rows = [trainer.update(state, one) for one in batches]
+        rows = [trainer.update(state, batch) for batch in batches]
         end = whole_weights(state.model)
-        moments = [one for state in state.optimizer.state.values() for one in state.values()]
-        own = sum(held(one).numel() for one in (*state.model.parameters(), *moments))
+        moments = [moment for state in state.optimizer.state.values() for moment in state.values()]
+        own = sum(held(tensor).numel() for tensor in (*state.model.parameters(), *moments))
         return {"start": start, "rows": rows, "gradients": kept, "end": end, "elements": own}
 
 
@@ -428,7 +428,7 @@ def sent(trainer: train.Trainer) -> dict[str, int]:
     with trainer.parallel as parallel, patch.object(dist, "all_to_all_single", count):
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        for router in [one for one in state.model.modules() if isinstance(one, model.Router)]:
+        for router in [m for m in state.model.modules() if isinstance(m, model.Router)]:
             router.register_forward_hook(route)
         rank, size = parallel.data_rank, parallel.data_size
         trainer.update(state, batch().split(ROWS // size)[rank])
@@ -523,9 +523,9 @@ class Run:
         with self.trainer.parallel:
             self.trainer.prepare()
             state = self.trainer.setup(train.RunDirectory(path, texts={}), resume=True)
-            found = whole_state(state)
+            whole = whole_state(state)
             self._step(state, NUM_STEPS)
-            return found
+            return whole
 
     def _step(self, state: TrainState, step: int) -> None:
         trainer, parallel = self.trainer, self.trainer.parallel
@@ -535,14 +535,14 @@ class Run:
 
 def whole_state(state: TrainState) -> dict[str, Tensor]:
     """Return weights, optimizer state and averages, whole and by name."""
-    found = whole_weights(state.model)
+    tensors = whole_weights(state.model)
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state[parameter].items():
             alike = parameter if value.shape == parameter.shape else value
-            found[f"{name}/{key}"] = whole_of(value, alike).clone()
+            tensors[f"{name}/{key}"] = whole_of(value, alike).clone()
     with state.averaged():
-        found |= {f"{name}/average": one for name, one in whole_weights(state.model).items()}
-    return found
+        tensors |= {f"{name}/average": x for name, x in whole_weights(state.model).items()}
+    return tensors
 
 
 def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> Callable[[], Any]:

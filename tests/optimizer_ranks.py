@@ -72,13 +72,13 @@ def on(mesh: Mesh) -> dict[str, Any]:
 
         def all_held(seed: int, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
             wholes = drawn(seed, shapes)
-            return [held(one, place(one.shape)) for one in wholes]
+            return [held(whole, place(whole.shape)) for whole in wholes]
 
         def place(shape: Sequence[int]) -> Shard:
             return Shard(axis, len(shape) - 1, shape[-1], _num_shards(shape, axis.size))
 
         def made(shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
-            parameters = [nn.Parameter(one) for one in all_held(0, shapes)]
+            parameters = [nn.Parameter(tensor) for tensor in all_held(0, shapes)]
             for parameter, shape in zip(parameters, shapes, strict=True):
                 if mesh.tensor > 1:
                     vars(parameter)["shards"] = (place(shape),)

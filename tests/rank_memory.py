@@ -60,7 +60,7 @@ def small(change: Change | None = None) -> fdl.Config:
 
 def held(cfg: fdl.Config) -> dict[str, int]:
     """Bytes of each kind that this process holds in a step, by torch's own storages."""
-    trainer, found = build_trainer(cfg), {}
+    trainer, sizes = build_trainer(cfg), {}
     saved: dict[int, torch.UntypedStorage] = {}
 
     def count(tensor: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ def held(cfg: fdl.Config) -> dict[str, int]:
         return tensor
 
     def gradients(parameters: Iterable[nn.Parameter]) -> None:
-        found["gradients"] = size_of(p.grad for p in parameters)
+        sizes["gradients"] = size_of(p.grad for p in parameters)
 
     trainer.gradient_transform = gradients
     with trainer.parallel as parallel:
@@ -80,14 +80,14 @@ def held(cfg: fdl.Config) -> dict[str, int]:
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
             loss = state.module(tokens)
         # By now, shards have freed the weights that they had gathered, but for those of no block.
-        found["activations"] = sum(one.nbytes() for at, one in saved.items() if at not in kept)
+        sizes["activations"] = sum(x.nbytes() for at, x in saved.items() if at not in kept)
         loss.backward()
         state.optimizer.zero_grad()
         trainer.update(state, Batch(tokens))
-        found["parameters"] = size_of(state.model.parameters())
+        sizes["parameters"] = size_of(state.model.parameters())
         moments = [v for one in state.optimizer.state.values() for v in one.values()]
-        found["optimizer"] = size_of(one for one in moments if one.dim())
-        return found
+        sizes["optimizer"] = size_of(moment for moment in moments if moment.dim())
+        return sizes
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -95,14 +95,14 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def size_of(tensors: Iterable[Tensor | None]) -> int:
-    return sum(local(one.detach()).nbytes for one in tensors if one is not None)
+    return sum(local(tensor.detach()).nbytes for tensor in tensors if tensor is not None)
 
 
 def main(path: Path, *names: str) -> None:
     """Leave what this process holds on some meshes in one file."""
     with DataParallel():
-        found: dict[str, Any] = {name: held(small(MESHES[name])) for name in names}
-    (path / f"rank{os.environ['RANK']}.json").write_text(json.dumps(found))
+        sizes: dict[str, Any] = {name: held(small(MESHES[name])) for name in names}
+    (path / f"rank{os.environ['RANK']}.json").write_text(json.dumps(sizes))
 
 
 if __name__ == "__main__":

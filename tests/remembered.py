@@ -59,8 +59,8 @@ def train(cfg: fdl.Config[Trainer], path: Path, *, resume: bool = False) -> list
 
 def files_in(memory: Path, step: int, pattern: str = "*") -> list[Path]:
     """The files of a step in a memory, the manifest excepted."""
-    found = memory.glob(f"fidgpt-*/process_*/checkpoints/{manifest.name_of(step)}/{pattern}")
-    return sorted(path for path in found if path.name != manifest.MANIFEST)
+    paths = memory.glob(f"fidgpt-*/process_*/checkpoints/{manifest.name_of(step)}/{pattern}")
+    return sorted(path for path in paths if path.name != manifest.MANIFEST)
 
 
 def cut(paths: Iterable[Path]) -> None:
@@ -135,14 +135,14 @@ def main(folder: Path, *cases: str) -> None:
     import torch
 
     os.environ["MEMORY"] = str(folder / "memory")
-    found: dict[str, Any] = {
+    results: dict[str, Any] = {
         "whole": run_ranks(1, partial(train, config_of(sharded), folder / "whole"))[0]
     }
     for case in cases:
         (folder / case).mkdir()
         os.environ["MEMORY"] = str(folder / case / "memory")
-        found[case] = resized(folder / case, case)
-    torch.save(found, folder / "found.pt")
+        results[case] = resized(folder / case, case)
+    torch.save(results, folder / "found.pt")
 
 
 if __name__ == "__main__":

@@ -167,8 +167,8 @@ def found_in(case: str) -> dict[str, Any]:
 
 def main(folder: Path, *cases: str) -> None:
     """Leaves what each process found, by case, in one file."""
-    found = {case: run_ranks(2, partial(found_in, case)) for case in cases}
-    torch.save(found, folder / "found.pt")
+    results = {case: run_ranks(2, partial(found_in, case)) for case in cases}
+    torch.save(results, folder / "found.pt")
 
 
 if __name__ == "__main__":
