@@ -1,4 +1,4 @@
-"""Composition: directives applied in order to a config, with what each of them changed."""
+"""Composition: directives applied in order to a config, and the changes that each one made."""
 
 import contextlib
 import functools
@@ -34,8 +34,8 @@ class Effect:
       text: the directive.
       meant: the directive with the environment variables that it names.
       find_edits: returns what it changed; called once, when first needed.
-      rerun: for code, such as a fiddler: returns what it makes of the graph that it got, or of
-        another one, changed by a function first; None for other directives.
+      rerun: for code, such as a fiddler: runs it again on the graph that it got, or on another one,
+        which a function changes first, and returns the result; None for other directives.
       before: the graph that code got; None for other directives.
     """
 
@@ -77,7 +77,7 @@ class Composition:
       config: the graph; None until a directive begins it.
       effects: the directives, in order, with what each of them changed.
       catalogue: the names that directives may use.
-      unused: sentences on what stands in files and does nothing here.
+      unused: sentences about entries of files that do nothing here.
     """
 
     def __init__(self, catalogue: Catalogue, base: fdl.Config | None = None) -> None:
@@ -85,7 +85,7 @@ class Composition:
         self.effects: list[Effect] = []
         self.catalogue = catalogue
         self.unused: list[str] = []
-        self._is_kept = base is not None  # by the caller, or by an effect that compares it
+        self._is_kept = base is not None  # must stay: the caller or an effect compares it
 
     @property
     def directives(self) -> list[str]:
@@ -146,7 +146,7 @@ class Composition:
         def rerun(change: Callable[[Any], Any] = lambda _: None, *, root: Any = before) -> Any:
             changed = graph.clone(root)
             change(changed)
-            with contextlib.redirect_stderr(io.StringIO()):  # what it prints is known
+            with contextlib.redirect_stderr(io.StringIO()):  # printed already
                 return code(changed)
 
         edits = functools.partial(edits_between, before, after)
@@ -154,7 +154,7 @@ class Composition:
 
 
 class _Wrong(NamedTuple):
-    """A directive that could not be applied; `position` is how many of the others come before."""
+    """A directive that could not be applied; `position` counts the applied ones before it."""
 
     number: int
     text: str
@@ -182,13 +182,13 @@ def compose(
       base: the graph that they change, which stays as it is; None for `config:base`, unless the
         first directive begins another.
       first: the number of the first directive.
-      other_errors: finds further errors in what the others made, when one directive is wrong.
+      other_errors: finds further errors in the config, when a directive is wrong and left out.
 
     Raises:
       ConfigErrors: some directives are wrong; each message shows the wrong piece.
     """
     composition = Composition(catalogue or own_catalogue(), base)
-    numbered, errors = _with_those_in_files(directives, first, composition)
+    numbered, errors = _with_files_expanded(directives, first, composition)
     wrong: list[_Wrong] = []
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         composition.apply(0, f"config:{registry.DEFAULT_CONFIG}")
@@ -203,8 +203,8 @@ def compose(
                 break
     if not errors and not wrong:
         return composition
-    for one, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
-        errors.append((directive_error(one.number, one.text, one.message + where), one.error))
+    for item, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
+        errors.append((directive_error(item.number, item.text, item.message + where), item.error))
     others = other_errors(composition) if composition.config is not None else []
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
@@ -220,7 +220,7 @@ def _source(number: int, text: str, meant: str) -> Source:
     return Source(text, "directive", number, where=where, meant="" if meant == text else meant)
 
 
-def _with_those_in_files(
+def _with_files_expanded(
     directives: Sequence[str], first: int, composition: Composition
 ) -> tuple[list[tuple[int, str]], list[tuple[str, ConfigError]]]:
     """Return numbered directives, files replaced by the directives in them, and errors in files."""
@@ -275,9 +275,9 @@ def edits_between(before: Any, after: Any) -> list[Edit]:
       ConfigErrors: one of the graphs cannot be bound.
     """
     edits: dict[str, Edit] = {}
-    for one in graph.diff(before, after):  # a change of tags comes after the change of the value
-        old, new = (fdl.NO_VALUE if side.is_default else side.value for side in (one.old, one.new))
-        edits.setdefault(one.path, Edit(one.path, old, new))
+    for change in graph.diff(before, after):  # a change of tags comes after the value
+        old, new = (fdl.NO_VALUE if s.is_default else s.value for s in (change.old, change.new))
+        edits.setdefault(change.path, Edit(change.path, old, new))
     return list(edits.values())
 
 
@@ -324,9 +324,9 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
 def _where_applicable(
     composition: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
 ) -> list[str]:
-    """Return for each wrong directive before or after which of the others it applies, if any."""
+    """Return a sentence for each wrong directive: before or after which other one it applies."""
     where, tried = [""] * len(wrong), Composition(composition.catalogue, base)
-    # A pipe, for example, cannot be read again.
+    # A directive may fail the second time: a pipe, for example, cannot be read again.
     with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
         for number in range(len(composition.effects) + 1):
             for i, failure in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):

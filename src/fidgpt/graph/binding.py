@@ -92,7 +92,7 @@ class _Scopes:
 
 
 def _tags(value: Any, *, is_set: bool) -> dict[fiddle.Key, frozenset[Tag]]:
-    """Return the parameters that carry a tag and are set, or are not; none of a container."""
+    """Return the tagged parameters that are set, or those that are not; none of a container."""
     if not IS_PART[type(value)] or not fiddle.argument_tags(value):
         return {}
     known = fiddle.raw_arguments(value)
@@ -113,7 +113,7 @@ def unset_parameters(part: Any) -> dict[fiddle.Key, frozenset[Tag]]:
 
 
 def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]]) -> Scope:
-    """Return a scope with what a node sets, which hides farther bindings of derived tags too."""
+    """Return a scope with a node's bindings, which also hide outer bindings of derived tags."""
     scope = around
     own: dict[Tag, Binding] = {}
     for key, tags in tagged.items():
@@ -126,17 +126,17 @@ def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]
     return scope
 
 
-def _merged(node: Node, first: tuple[str, Scope], two: tuple[str, Scope]) -> Scope:
+def _merged(node: Node, first: tuple[str, Scope], second: tuple[str, Scope]) -> Scope:
     """Return the scope of a node that is reached by two paths."""
-    merged = {tag: value for tag, value in first[1].items() if two[1].get(tag) is value}
-    for tag in (first[1].keys() | two[1].keys()) - merged.keys():
-        here, there = _look_up(tag, first[1]), _look_up(tag, two[1])
+    merged = {tag: value for tag, value in first[1].items() if second[1].get(tag) is value}
+    for tag in (first[1].keys() | second[1].keys()) - merged.keys():
+        here, there = _look_up(tag, first[1]), _look_up(tag, second[1])
         if isinstance(here, Conflict) or (isinstance(here, Binding) and here.agrees(there)):
             merged[tag] = here
         elif isinstance(there, Conflict):
             merged[tag] = there
         else:
-            merged[tag] = Conflict(node, ((first[0], here), (two[0], there)))
+            merged[tag] = Conflict(node, ((first[0], here), (second[0], there)))
     return merged
 
 
@@ -193,9 +193,9 @@ def bind(root: Any) -> Any:
     enclosing scope binds it to. A value that is itself a node is computed in the scope of the
     argument that sets it. Where no node sets the tag, the parameter's default applies. Formulas get
     the values that they name. Binding twice changes nothing, and a node of a bound graph stands for
-    itself: `bind(cfg).model` can be saved and compared alone. Its arguments refuse
-    changes, which would not reach what inherits: change `root`, and bind it again. Copies take
-    changes, and inherit nothing: what was inherited is set in them.
+    itself: `bind(cfg).model` can be saved and compared alone. Its arguments refuse changes, which
+    would not reach the parameters that inherit: change `root`, and bind it again. Copies take
+    changes, and inherit nothing: their inherited values are set.
 
     Raises:
       ConfigErrors: tags that no node sets, or that have two values: for a shared node, by two
@@ -206,7 +206,7 @@ def bind(root: Any) -> Any:
 
 
 class Resolved:
-    """A graph with what its unset parameters inherit and its bound copy, found once and passed on.
+    """A graph, the bindings that its unset parameters inherit, and its bound copy, computed once.
 
     Functions of a whole graph, such as `build`, `outline`, `why_text`, `dump` and `fingerprint`,
     take one in place of the graph, which must not change any more.
@@ -289,7 +289,7 @@ class Resolved:
 
 
 def numbers_in(root: Any) -> Callable[[Any, fiddle.Key], Any]:
-    """Return what finds the value that an argument of a node has once the graph is bound.
+    """Return a function for the value that an argument of a node has once the graph is bound.
 
     That is the number of a formula or another quantity, and `fdl.NO_VALUE` where none is known.
     The graph may be `Resolved` already.
@@ -319,10 +319,10 @@ def _inherit(part: fdl.Buildable, inherited: Inherited, value: Any) -> None:
 
 
 def inherits(root: Any, part: fdl.Buildable, key: fiddle.Key) -> bool:
-    """Whether a node sets a tag of an unset parameter for it."""
+    """Whether an unset parameter inherits a value, as an enclosing node sets its tag."""
     try:
         inherited = inherit_all(nodes(root), is_whole=False)
-    except ConfigError:  # two nodes do, somewhere
+    except ConfigError:  # some tag has two values
         return bool(unset_parameters(part).get(key))
     return any(item.part is part and item.key == key for item in inherited)
 
@@ -354,12 +354,12 @@ def inherit_all(graph_nodes: Iterable[Node], *, is_whole: bool = True) -> list[I
     for node in graph_nodes:
         scopes.enter(node)
         for key, tags in unset_parameters(node.value).items():
-            one = _look_up_all(node.value, tags, scopes.at(node, key))
-            if isinstance(one, Binding):
-                inherited.append(Inherited(node, key, one))
-            elif isinstance(one, Conflict):
-                alike = tags, *(path for path, _ in one.sides)
-                conflicts.setdefault(alike, (one, []))[1].append(join(node.path, step_to(key)))
+            bound = _look_up_all(node.value, tags, scopes.at(node, key))
+            if isinstance(bound, Binding):
+                inherited.append(Inherited(node, key, bound))
+            elif isinstance(bound, Conflict):
+                alike = tags, *(path for path, _ in bound.sides)
+                conflicts.setdefault(alike, (bound, []))[1].append(join(node.path, step_to(key)))
             elif is_whole and fiddle.default_of(node.value, key) is fdl.NO_VALUE:
                 unset.setdefault(tags, []).append((node, join(node.path, step_to(key))))
     errors = [error for tags, group in unset.items() for error in _unset_errors(tags, group)]
@@ -435,7 +435,7 @@ def _conflict_error(tags: frozenset[Tag], conflict: Conflict, paths: list[str]) 
             shown = f"{title(source.value)}(...)" if is_part else f"{source.value!s:.60}"
             value, way = f"{shown}, set by {source.path}", "" if through == source.path else way
         lines.append(f"  {way}{value}")
-    sources = [path for way, one in conflict.sides for path in (way, one and one.path) if path]
+    sources = [path for way, side in conflict.sides for path in (way, side and side.path) if path]
     return ConfigError(
         "\n".join([*lines, f"  {remedy}"]), place=paths[0], sources=[*paths, *sources]
     )

@@ -42,7 +42,7 @@ class Edit(NamedTuple):
 
 
 class KeptGraph:
-    """A graph that stays as it is, and others that share all that is not around a change.
+    """A graph that stays as it is, and changed graphs that share its nodes away from the changes.
 
     Args:
       root: the graph.
@@ -60,7 +60,7 @@ class KeptGraph:
         self.nodes = functools.cache(functools.partial(nodes, root))
         self.tags = functools.cache(functools.partial(tags_of, root))
         self._made: dict[str, tuple[dict[int, Any], set[tuple[int, fiddle.Key]], KeptGraph]] = {}
-        self._plain: list[Planned] = []  # in which the graph differs from the original
+        self._plain: list[Planned] = []  # values that differ from the original's
 
     @functools.cached_property
     def root(self) -> Any:
@@ -110,7 +110,8 @@ class KeptGraph:
     def changed_by(self, name: str, code: Callable[[Any], None]) -> "KeptGraph":
         """Return the graph as code changes it.
 
-        That runs once for all graphs that differ in plain values which it neither reads nor sets.
+        The code runs once for all graphs that differ in plain values that it neither reads nor
+        sets.
 
         Args:
           name: of the code.
@@ -124,14 +125,14 @@ class KeptGraph:
             with fiddle.recording([copy for copy in copies.values() if _is_part(copy)], touched):
                 code(root := copies[id(self._original)])
             self._made[name] = copies, touched, KeptGraph(root, self._parts)
-        copies, touched, made = self._made[name]
+        copies, touched, changed = self._made[name]
         plain = [(ParameterRef(copies[id(r.container)], r.key), value) for r, value in self._plain]
         for ref, _ in plain:
             if not _is_part(ref.container) or (id(ref.container), ref.key) in touched:
                 code(root := cloning.clone(self.root))
                 return KeptGraph(root, self._parts)
-        kept = {id(node.value) for node in made.nodes()}
-        return made.differing([argument for argument in plain if id(argument[0].container) in kept])
+        kept = {id(node.value) for node in changed.nodes()}
+        return changed.differing([pair for pair in plain if id(pair[0].container) in kept])
 
     def differing(self, plain: list[Planned]) -> "KeptGraph":
         """Return a graph that differs from the original in these values."""
@@ -142,7 +143,7 @@ class KeptGraph:
 
 
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:
-    """Set what a text means, by the annotation, at every parameter that a selector matches.
+    """Set the value that a text means by the annotation, at every parameter of a selector.
 
     Args:
       root: the graph.
@@ -405,12 +406,12 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
 
 
 def _leading(root: Any, refs: list[ParameterRef]) -> list[ParameterRef]:
-    """Return the parameters whose values depend on no other of them."""
+    """Return the parameters whose values depend on none of the others."""
     selected = {(id(ref.container), ref.key) for ref in refs}
     sources: dict[tuple[int, fiddle.Key], tuple[int, fiddle.Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
-        for one in inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
-            sources[id(one.part), one.key] = id(one.binding.node.value), one.binding.key
+        for item in inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
+            sources[id(item.part), item.key] = id(item.binding.node.value), item.binding.key
 
     def inputs(ref: ParameterRef) -> Iterator[tuple[int, fiddle.Key] | None]:
         """Yield the parameters that a value is inherited or computed from."""

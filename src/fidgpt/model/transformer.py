@@ -27,7 +27,7 @@ __all__ = ["LanguageModel", "Transformer"]
 
 
 Logits = Float[Tensor, "batch seq vocab"]
-PartOfStream = Float[Tensor, "batch _ hidden"]  # processes may share its tokens between layers
+PartOfStream = Float[Tensor, "batch _ hidden"]  # between layers, each process may have some tokens
 
 
 class LanguageModel(nn.Module):
@@ -40,7 +40,8 @@ class LanguageModel(nn.Module):
       unembedding: maps features [..., hidden] to logits [..., vocab].
       layout: makes the context of a batch.
       division: splits the tokens of a batch over processes; None if each computes whole rows.
-      stream_dtype: of what processes send each other between layers; None if they send nothing.
+      stream_dtype: of the stream that processes send each other between layers; None if they do
+        not.
     """
 
     unembedding: nn.Module
@@ -55,7 +56,7 @@ class LanguageModel(nn.Module):
         counted: Bool[Tensor, "batch seq"] | None = None,
         real: Bool[Tensor, "batch seq"] | None = None,
     ) -> AttentionContext:
-        """Return the context of those tokens of whole rows that this process computes.
+        """Return the context of the tokens that this process computes.
 
         Args:
           tokens: of whole rows.
@@ -81,20 +82,20 @@ class LanguageModel(nn.Module):
         return self.unembedding(self.features(tokens, ctx))
 
     def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
-        """Report the counts on which losses depend that are of all micro-batches of a step.
+        """Report the counts that losses need of all micro-batches of a step.
 
-        Nothing is computed unless a module has such a loss, as `LoadBalancingLoss` is.
+        Nothing is computed unless a module has such a loss, such as `LoadBalancingLoss`.
         """
         if self.counts_computed:
             self.features(tokens, ctx)
 
     def computed_columns(self, seq_len: int) -> Mapping[int, int]:
-        """Return of how many columns of rows modules get a context, and how far ahead they read."""
+        """Return the numbers of columns that modules compute, and how far ahead each one reads."""
         return {seq_len: 0}
 
     @property
     def counts_computed(self) -> bool:
-        """Whether such counts are of what modules compute, as the load of experts is."""
+        """Whether modules must compute to know these counts, as for the load of experts."""
         return any(getattr(module, "counts_batch", False) for module in self.modules())
 
     @property
@@ -110,8 +111,7 @@ class Transformer(LanguageModel):
     `blocks[i % len(blocks)]`. With one entry all layers are alike; with `[dense, moe]` every second
     layer is a mixture of experts.
 
-    How blocks compute is set beside them: they are first changed by `float8`, then by `recompute`,
-    then by `compile`.
+    Each block is wrapped by `float8` first, then by `recompute`, then by `compile`.
 
     Args:
       hidden_dim: width of the residual stream.
@@ -245,6 +245,6 @@ class Transformer(LanguageModel):
         return self.norm(x)
 
     def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
-        """Return the children that `enter` needs, and those that `leave` and the loss need."""
+        """Return the children that `enter` needs, and the ones that `leave` and the loss need."""
         others = [child for child in self.children() if child not in (self.embedding, self.blocks)]
         return [self.embedding], others

@@ -1,10 +1,11 @@
-"""Axes of a mesh of processes: what each one means, and what follows from that.
+"""Axes of a mesh of processes: the facts of each axis, and what follows from them.
 
 An `Axis` is a record of facts: whether its processes read different rows of a batch, whether they
 compute different tokens, and what they hold of the weights. It stands beside the component that
 computes on the axis (an `AxisPart`), and the size of the axis is a field of a `MeshSizes`, which
-every process has. All else follows: which process reads which rows, who counts a number that
-several have, over whom gradients are summed, who writes what of a checkpoint.
+every process has. All else follows: which process reads which rows, which one counts a number that
+several have, over which ones gradients are summed, and which one writes which part of a
+checkpoint.
 
 A process's index on each axis is a digit of its rank; the digit of the last axis varies
 fastest, so that neighboring ranks, which are on one machine, share the axes that communicate most.
@@ -79,7 +80,7 @@ class Axis:
 
     @property
     def needs_part(self) -> bool:
-        """Whether processes compute something only where a component divides the model."""
+        """Whether the axis needs an `AxisPart` that divides the model along it."""
         return self.splits_sequences or self.weights is Weights.PARTS
 
 
@@ -151,7 +152,8 @@ class MeshSizes:
         """Return the axes whose indices are the digits of a rank, with their sizes.
 
         Args:
-          divided: an axis that borrows others: what it leaves of them, and it, are in their place.
+          divided: an axis that borrows others; in their place, the grid has an axis of what it
+            leaves of them, and then the axis itself.
         """
         grid = {axis: self[axis] for axis in self.axes() if not axis.borrows}
         if divided is None or not divided.borrows:
@@ -168,7 +170,7 @@ class MeshSizes:
         return replaced
 
     def splits_tokens(self, axis: Axis) -> bool:
-        """Return whether the processes of an axis, or of those that it borrows, do."""
+        """Return whether processes of an axis, or of ones it borrows, compute different tokens."""
         lenders = [other for other in self.axes() if other.name in axis.borrows]
         return any(member.splits_tokens for member in (axis, *lenders))
 
@@ -214,12 +216,12 @@ class MeshSizes:
 
     @property
     def dividing_axes(self) -> tuple[Axis, ...]:
-        """The axes of several processes that hold parts of weights."""
+        """The axes with several processes that hold parts of weights."""
         return tuple(a for a in self.axes() if a.weights is Weights.PARTS and self[a] > 1)
 
     @property
     def least_size(self) -> int:
-        """The fewest processes that fill the mesh, and that its axes can borrow."""
+        """The fewest processes that fill the mesh, and suffice for the axes that borrow."""
         borrowing = [axis for axis in self.axes() if axis.borrows and self._open]
         lent = [math.prod(abs(self.sizes[name]) for name in axis.borrows) for axis in borrowing]
         missing = (self[a] // math.gcd(n, self[a]) for a, n in zip(borrowing, lent, strict=True))
@@ -227,7 +229,7 @@ class MeshSizes:
 
     @property
     def num_parts(self) -> int:
-        """Number of processes that hold something else than those before them."""
+        """Number of processes that hold different parts of the weights."""
         borrowed = [axis for axis in self.dividing_axes if axis.borrows]
         others = self._product(lambda axis: axis in self.dividing_axes)
         return others * max(self.num_shards, math.prod(self[axis] for axis in borrowed))

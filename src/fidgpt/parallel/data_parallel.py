@@ -61,9 +61,9 @@ class DataParallel:
     averaged by torch's DistributedDataParallel during the backward pass, over gloo on CPUs and NCCL
     on GPUs.
 
-    `rank` and `world_size` count processes. What chooses rows of a batch counts `data_rank` and
+    `rank` and `world_size` count processes. Code that chooses rows of a batch uses `data_rank` and
     `data_size` instead: processes on other axes of a mesh (see `fidgpt.parallel.mesh`) read the
-    same rows. Every process of this class has rows of its own.
+    same rows. In this class, every process reads its own rows.
 
     Args:
       device: device of the model; defaults to this process's accelerator, or the CPU.
@@ -76,7 +76,7 @@ class DataParallel:
 
     Attributes:
       mesh: the sizes of its axes; the size of one axis may be open.
-      parts: by the name of an axis, what divides a model along it.
+      parts: by the name of an axis, the component that divides a model along it.
       timeouts: how long processes wait for each other.
       places: this process's places on the axes of the mesh.
     """
@@ -89,7 +89,7 @@ class DataParallel:
         self.parts: dict[str, AxisPart] = {}
         self.timeouts = Timeouts(timeout)
         self._device = device
-        self._joined: list[bool] = []
+        self._joined: list[bool] = []  # of each open context, whether it made the process group
         self._group: dist.ProcessGroup | None = None  # see __exit__
         self.places = single_process_places(Mesh())
 
@@ -107,7 +107,7 @@ class DataParallel:
         return self.world_size if self._joined else self.mesh.least_size
 
     def _used(self, mesh: MeshSizes) -> dict[str, AxisPart]:
-        """Return the parts of axes of several processes."""
+        """Return the parts for the axes that have several processes."""
         return {name: part for name, part in self.parts.items() if mesh.sizes.get(name, 1) > 1}
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
@@ -202,7 +202,7 @@ class DataParallel:
                 device_type=self.device.type,
                 timeout=self.timeouts.collective,
             )
-        except RuntimeError as error:  # of processes that connect, one has ended
+        except RuntimeError as error:  # a process ended while the others connected
             self.__exit__(type(error), error, None)
             raise
         return self
@@ -275,7 +275,7 @@ class DataParallel:
     def replica(self, model: Model, precision: Computation) -> Model:
         """Return the module that computes for a model in the given precision.
 
-        It is the model itself if weights are sharded, which computes with what it gathers.
+        If weights are sharded, it is the model itself, which computes with gathered weights.
         """
         return model if self.places.fsdp is not None else precision.replica(model)
 
@@ -361,7 +361,7 @@ class MeshParallel(DataParallel):
       tensor: divides matrix products, if `mesh.tensor` is above 1.
       context: divides sequences, if `mesh.context` is above 1.
       expert: divides experts of mixtures, if `mesh.expert` is above 1.
-      others: by the name of another axis of the mesh, what divides a model along it.
+      others: by the name of another axis of the mesh, the component that divides a model along it.
       device: device of the model; defaults to this process's accelerator, or the CPU.
       timeout: seconds that processes wait for each other; see `DataParallel`.
 
@@ -387,7 +387,7 @@ class MeshParallel(DataParallel):
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
             size = mesh.sizes[axis.name]
-            is_missing = axis.name not in self.parts and not axis.splits_layers  # of the step
+            is_missing = axis.name not in self.parts and not axis.splits_layers  # part of a step
             if axis.needs_part and size != 1 and is_missing:
                 raise ValueError(
                     f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "

@@ -32,7 +32,7 @@ from fidgpt.train.estimates.summary_text import counted
 _MOST_SHOWN = 2  # mistakes
 MOST_POINTS = 10_000  # which take seconds to check; more are a typing error
 _MOST_KNOWN = 256  # points that others are compared with
-MOST_WRONG = 200  # after which the others are not checked
+MOST_WRONG = 200  # wrong points, after which no more are checked
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Cost:
       parameters: of the model.
       flops: of the whole run, forward and backward.
       num_steps: optimizer steps.
-      num_processes: the least that its mesh takes.
+      num_processes: the least number that its mesh takes.
       tokens: of the whole run.
     """
 
@@ -79,7 +79,7 @@ class Point:
 
 
 class DryRuns:
-    """Tries points without training them; those that share something share its checks.
+    """Tries points without training them; a part that several points share is checked once.
 
     Args:
       catalogue: the names that make the points.
@@ -87,12 +87,12 @@ class DryRuns:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._models: dict[Any, tuple[Any, int, int]] = {}
+        self._models: dict[Any, tuple[Any, int, int]] = {}  # model, parameters, FLOPs of a token
         self._groups: dict[Any, list[dict[str, Any]] | None] = {}  # of parameters
-        self._optimizers: set[tuple[Any, ...]] = set()  # those that were tried
+        self._optimizers: set[tuple[Any, ...]] = set()  # keys of optimizers that were tried
 
     def of(self, cfg: fdl.Config, like: CheckedGraph | None = None) -> tuple[CheckedGraph, Cost]:
-        """Return a point that can be trained, if it can as a variant of another, and its cost.
+        """Check that a config can be trained, as a variant of `like` if it is one; return its cost.
 
         Raises:
           ConfigError, InitError: it cannot be trained.
@@ -134,7 +134,7 @@ class DryRuns:
         return trainer if isinstance(trainer, Trainer) else None
 
 
-_FIXED = ("model", "parallel", "seq_len", "step")  # what `build_trainer` and trainers look into
+_FIXED = ("model", "parallel", "seq_len", "step")  # `build_trainer` and trainers read their content
 
 
 class Maker:
@@ -142,7 +142,7 @@ class Maker:
 
     Args:
       items: directives, and axes in their places among them.
-      catalogue: what has a name.
+      catalogue: the names that directives may use.
 
     Attributes:
       items: as given.
@@ -203,15 +203,16 @@ class Maker:
 
     def _checked(self, chosen: Sequence[Choice], graph: fdl.Config) -> tuple[CheckedGraph, Cost]:
         first, like = self._known.get(self._kind(chosen), (chosen, None))
-        trials = self._dry_runs.of(graph, like)
-        if like is None or trials[0].hashed.root is not like.hashed.root:
+        checked, cost = self._dry_runs.of(graph, like)
+        if like is None or checked.hashed.root is not like.hashed.root:
             for i, (choice, other) in enumerate(zip(first, chosen, strict=True)):
                 self._is_plain[i] &= choice == other
             recent = [*self._known.values()][-_MOST_KNOWN:]
-            self._known = {self._kind(pair[0]): pair for pair in [*recent, (chosen, trials[0])]}
-        return trials
+            self._known = {self._kind(pair[0]): pair for pair in [*recent, (chosen, checked)]}
+        return checked, cost
 
     def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice, ...]:
+        """Return the choices of the axes that change more than plain values."""
         pairs = zip(chosen, self._is_plain, strict=True)
         return tuple(choice for choice, is_plain in pairs if not is_plain)
 
@@ -237,18 +238,18 @@ class Maker:
         for at in range(max((_num_effects(axis) for axis in axes), default=0)):
             chosen = [(axis, axis.choices[min(at, len(axis.choices) - 1)]) for axis in axes]
             sample = [(d, axis.text) for axis, choice in chosen for d in choice.directives]
-            made = compose([directive for directive, _ in sample], self._catalogue)
-            inherited = Counter(inherited.binding.path for inherited in resolve(made.config))
-            edits = {effect.number: _edits(effect) for effect in made.effects}
+            composition = compose([directive for directive, _ in sample], self._catalogue)
+            inherited = Counter(item.binding.path for item in resolve(composition.config))
+            edits = {effect.number: _edits(effect) for effect in composition.effects}
             with contextlib.suppress(ConfigError):
-                mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys(report.reaching_out(made))
+                mistakes |= {("", line): line for line in conflicts.outdated(composition)}
+            outside |= dict.fromkeys(report.reaching_out(composition))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
                 later = text or f"{directive} (directive {number})"
                 for first, theirs in before:
-                    lost = [e.path for e in theirs if _is_undone(e, mine, made.config)]
+                    lost = [e.path for e in theirs if _is_undone(e, mine, composition.config)]
                     if lost and (not text or (name and not sign and len(lost) == len(theirs))):
                         mistakes[later, first] = (
                             f"{later} overwrites what {first} chose of {lost[0]}.\n"
@@ -256,7 +257,7 @@ class Maker:
                         )
                 if text:
                     before.append((text, mine))
-                    moved = report.num_places(made, mine)
+                    moved = report.num_places(composition, mine)
                     moved += sum(inherited[edit.path] for edit in mine)
                     counts[_subject(directive)] = max(counts[_subject(directive)], moved)
         lines = [
@@ -375,7 +376,7 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
 
 def _num_effects(axis: Axis) -> int:
     """Return how many choices may change different parameters."""
-    # Values that differ in a number change the same ones; but one may be the old value.
+    # Different numbers change the same parameters, but one number may be the old value.
     is_number = all(takes_numbers(parsed(directive).kind) for directive in _varied(axis.choices))
     return min(len(axis.choices), 2) if is_number else len(axis.choices)
 
@@ -402,5 +403,6 @@ def _is_undone(edit: Edit, later: Sequence[Edit], root: Any) -> bool:
 
 
 def _subject(directive: str) -> str:
+    """Return the kind of a directive and what it sets; the whole directive if it sets no name."""
     kind, name, _, _ = parsed(directive)
     return f"{kind}:{name}" if name else directive

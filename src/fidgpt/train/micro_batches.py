@@ -1,4 +1,4 @@
-"""The rows of an optimizer step as micro-batches, and what each contributes to its losses."""
+"""The rows of an optimizer step as micro-batches, and the share of each in the step's losses."""
 
 import copy
 import functools
@@ -23,11 +23,11 @@ class MicroBatch(NamedTuple):
     """Sequences that one device computes at once.
 
     Attributes:
-      batch: on the device; without a mask of tokens that all count in the loss, or are no padding.
-      num_targets: tokens that count in the loss, of those that this process computes.
-      num_real: inputs that are no padding, of those that this process computes, among the first
-        columns of rows, by the number of these.
-      is_idle: whether it counts for nothing, and is computed only because others compute.
+      batch: on the device; a mask is None if all tokens count in the loss, or none is padding.
+      num_targets: number of this process's tokens that count in the loss.
+      num_real: number of this process's inputs that are not padding, among the first n columns of
+        the rows, by n.
+      is_idle: whether it counts for nothing, and is computed only because other processes compute.
     """
 
     batch: Batch
@@ -60,20 +60,20 @@ def split_batch(
     """
     size = size or max(1, len(batch.tokens))
     micro_batches = []
-    for here, there in zip(batch.split(size), batch.to(device).split(size), strict=True):
-        all_count = here.counted is None or here.counted.all()
-        all_real = here.real_inputs is None or here.real_inputs.all()
-        there = Batch(
-            there.tokens, None if all_count else there.counted, None if all_real else there.real
+    for rows, copied in zip(batch.split(size), batch.to(device).split(size), strict=True):
+        all_count = rows.counted is None or rows.counted.all()
+        all_real = rows.real_inputs is None or rows.real_inputs.all()
+        copied = Batch(
+            copied.tokens, None if all_count else copied.counted, None if all_real else copied.real
         )
-        here = here.sequences(sequences)
-        num_real = {n: _num_real(here, division, n, ahead) for n, ahead in columns.items()}
-        micro_batches.append(MicroBatch(there, _num_targets(here, division), num_real))
+        rows = rows.sequences(sequences)
+        num_real = {n: _num_real(rows, division, n, ahead) for n, ahead in columns.items()}
+        micro_batches.append(MicroBatch(copied, _num_targets(rows, division), num_real))
     return micro_batches
 
 
 def _num_targets(batch: Batch, division: Division | None) -> int:
-    """Return how many targets count in the loss, of those that this process computes."""
+    """Return how many of this process's targets count in the loss."""
     counted = batch.counted_targets
     targets = batch.targets if counted is None else counted
     own = targets if division is None else division.own(targets)
@@ -82,12 +82,12 @@ def _num_targets(batch: Batch, division: Division | None) -> int:
 
 def _num_real(batch: Batch, division: Division | None, num_columns: int, ahead: int) -> int:
     """Return how many of this process's inputs in the first columns are not padding."""
-    own = torch.arange(batch.inputs.shape[1]).unsqueeze(0)
-    own = (own if division is None else division.own(own)).squeeze(0)
-    own = own[own < num_columns]
+    columns = torch.arange(batch.inputs.shape[1]).unsqueeze(0)
+    columns = (columns if division is None else division.own(columns)).squeeze(0)
+    columns = columns[columns < num_columns]
     if batch.real_inputs is None:
-        return len(batch.tokens) * len(own)
-    return int((batch.real_inputs[:, own] & batch.real_inputs[:, own + ahead]).sum())
+        return len(batch.tokens) * len(columns)
+    return int((batch.real_inputs[:, columns] & batch.real_inputs[:, columns + ahead]).sum())
 
 
 def pad_with_idle(micro_batches: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
@@ -100,14 +100,14 @@ def pad_with_idle(micro_batches: Sequence[MicroBatch], number: int) -> list[Micr
 
 
 class BatchShares:
-    """What each micro-batch of this process contributes to the losses of an optimizer step.
+    """The shares of this process's micro-batches in the losses of an optimizer step.
 
-    Gradients are summed over micro-batches and averaged over processes, where each token is to
-    weigh the same whichever micro-batch it is in.
+    Gradients are summed over micro-batches and averaged over processes; the shares give each token
+    the same weight, whichever micro-batch it is in.
 
     Args:
       micro_batches: micro-batches of this process.
-      fused: by which processes count their tokens.
+      fused: the all-reduce that counts the tokens of all processes.
       parallel: the processes of the step.
       accumulates: whether any process has several micro-batches.
     """
@@ -170,19 +170,19 @@ class BatchShares:
         return self.parallel.tokens.size > 1 or self.accumulates
 
     def count(self, objective: NextToken, fused: FusedAllReduce) -> None:
-        """Count what losses must know of the batch before the first backward pass.
+        """Sum the counts that losses need of the whole batch before the first backward pass.
 
-        If that is of what the model computes, this is a pass without gradients, which draws the
-        same random numbers as the passes that follow.
+        If the model must compute them, this is a pass without gradients, which draws the same
+        random numbers as the passes that follow.
         """
         self._counted = [fused.sum(count) for count in self._counts_of(objective)]
 
     def count_within(self, objective: NextToken, processes: Processes) -> None:
-        """Count it over some processes, while others count something else."""
+        """Sum the counts over some processes, while others sum the counts of other layers."""
         self.counted = processes.all_reduce(self._counts_of(objective))
 
     def of_stage(self, counted: slice) -> "BatchShares":
-        """Return the same batch for some layers, which report some of what was counted."""
+        """Return the same batch for the layers of a stage, with the counts that these report."""
         shares = copy.copy(self)
         vars(shares).update(counted=self.counted[counted], _totals=None)
         return shares
@@ -202,7 +202,7 @@ class BatchShares:
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
-        """What was counted, over all processes; empty if nothing was."""
+        """The counts, summed over all processes; empty if nothing was counted."""
         return [total.value for total in self._counted]
 
     def totals(
@@ -210,12 +210,12 @@ class BatchShares:
     ) -> tuple[Sequence[int | Tensor], Counts]:
         """Return the sums of counts of a micro-batch over all micro-batches of all processes."""
         if self._totals is None:
-            # Those of a micro-batch's shape are in proportion to its rows.
-            many = max(1, num_rows)
-            totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
+            # Counts that depend on a micro-batch's shape only are in proportion to its rows.
+            rows = max(1, num_rows)
+            totals: Sequence[int | Tensor] = [n * self.rows_of_all // rows for n in fixed]
             if (sharing := self.parallel.places.rows).size > 1:
                 device = self.parallel.device  # parts of sequences may be of unequal lengths
-                own = [torch.full((), n // many, dtype=torch.int64, device=device) for n in fixed]
+                own = [torch.full((), n // rows, dtype=torch.int64, device=device) for n in fixed]
                 totals = [n * self.rows_of_all // sharing.size for n in sharing.all_reduce(own)]
             self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals

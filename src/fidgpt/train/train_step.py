@@ -70,7 +70,7 @@ class TrainStep:
         return ()
 
     def rehearse(self, others: Sequence[LanguageModel]) -> None:
-        """Take models for those that `begin` makes, to measure a step before a run begins."""
+        """Use these models in place of those that `begin` makes, to measure a step before a run."""
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.
@@ -84,7 +84,7 @@ class TrainStep:
         return NextToken(model, loss)
 
     def axis_parts(self) -> Mapping[str, AxisPart]:
-        """Return what divides the model along axes that the step computes on, by their names."""
+        """Return the parts that divide the model along axes of the step, by the axes' names."""
         return {}
 
     def load(
@@ -342,7 +342,7 @@ class TrainStep:
 def _exchange(
     status: Callable[[], StepStatus] | None, fused: FusedAllReduce, parallel: DataParallel
 ) -> list[Handle]:
-    """Send the status of this process to all others; return the statuses of all processes."""
+    """Send the status of this process to all others; return handles of all processes' numbers."""
     if status is None or parallel.world_size == 1:
         return []
     return [fused.gather(number) for number in status().numbers()]

@@ -57,22 +57,21 @@ from fidgpt.train.train_step import TrainStep
 
 __all__ = ["Trainer"]
 
-_STEP = "step"  # the phase around all others of a step
+_STEP = "step"  # the phase that encloses a step's other phases
 
 
 @dataclass(eq=False, kw_only=True)
 class Trainer:
     """Trains a language model; building one has no side effects, `train` has them all.
 
-    What changes the batches is set beside the stream: `batch_growth` comes first, then
-    `seq_len_growth`, then `prefetch`.
+    The stream is wrapped by `batch_growth` first, then by `seq_len_growth`, then by `prefetch`.
 
     Args:
       vocab_size: rows of the embedding table; the tokenizer may use fewer.
       seq_len: tokens of a training sequence.
       batch_size: sequences of an optimizer step, over all processes.
       num_steps: optimizer steps of the run.
-      seed: from which every stream of random numbers is derived.
+      seed: every stream of random numbers is derived from it.
       model: the model, on the meta device or with memory.
       data: the training stream.
       optimizer: makes the optimizer from parameter groups, once the model is on its device.
@@ -91,12 +90,13 @@ class Trainer:
       observers: accompany the run on every process, as profilers do.
       micro_batch_size: sequences that one device computes at once; None for its whole share.
       max_grad_norm: gradients are scaled down to this Euclidean norm; None leaves them.
-      gradient_transform: changes gradients before their norm is measured, as clipping by value.
+      gradient_transform: changes gradients, such as by clipping values, before their norm is
+        measured.
       guard: judges each step by its loss and gradient norm, and may skip it.
       divergence: policy for non-finite steps; None aborts.
-      average: of the weights, which is evaluated and saved as well.
+      average: averages the weights; the average is evaluated and saved as well.
       meters: measure each group of parameters.
-      schedules: multipliers of other settings of the groups by name, as `weight_decay`.
+      schedules: multipliers of other settings of the groups by name, such as `weight_decay`.
       batch_growth: makes the stream's batches grow, as `GrowingBatch` does.
       seq_len_growth: makes the stream's sequences grow, as `GrowingSequence` does.
       prefetch: makes batches ahead of their steps, as `Prefetch` does.
@@ -110,7 +110,7 @@ class Trainer:
         cannot divide the model.
     """
 
-    # What may change on resume: "live" affects no number, "restart" those that follow.
+    # What may change on resume: "live" changes no number, "restart" the numbers of later steps.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "optimizer": "restart",
         "schedule": "restart",
@@ -259,10 +259,10 @@ class Trainer:
             while state.step < end and not stopping:
                 try:
                     finished = self._step(state, rows, signals, end=end)
-                    number = max((step.signal for step in finished), default=0.0)
+                    signal = max((step.signal for step in finished), default=0.0)
                     if self.parallel.world_size == 1:
-                        number = signals.received or 0
-                    received = Signals(int(number)) if number else None
+                        signal = signals.received or 0
+                    received = Signals(int(signal)) if signal else None
                     stopping = received is not None or state.step == until_step < self.num_steps
                     self._save(state, run, rows, finished, is_stopping=stopping)
                     goodput.spent("saving")
@@ -598,7 +598,7 @@ class Trainer:
                 )
 
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
-        """Begin to save copies of the following steps in memory."""
+        """Start to save copies of the following checkpoints in memory."""
         num_parts = self.parallel.places.mesh.num_parts
         self.checkpoints.start(run.path, part=int(facts.memory.saved), num_parts=num_parts)
 
