@@ -118,11 +118,12 @@ class MeshSizes:
         for axis in self.axes() if not self._open else ():
             lent = math.prod(self.sizes[name] for name in axis.borrows)
             if axis.borrows and lent % self[axis]:
+                lender = axis.borrows[0]
                 raise ValueError(
                     f"{axis.name}={self[axis]} must divide the {lent} processes of "
-                    f"{' x '.join(axis.borrows)}, which it borrows: choose one of "
-                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or sizes "
-                    f"of these axes whose product is a multiple of {self[axis]}."
+                    f"{' x '.join(axis.borrows)}, which it borrows, having none of its own: choose "
+                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or set "
+                    f"{lender}={self.sizes[lender] * self[axis]}."
                 )
 
     @classmethod
