@@ -88,7 +88,8 @@ def make_optimizer(
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
     decay_at_any_width(optimizer)
-    is_own, name = isinstance(optimizer, SharesWork), type(optimizer).__name__
+    is_own = isinstance(optimizer, SharesWork)
+    name = type(optimizer).__name__
     for group in groups if not is_own else ():
         if not any(map(is_divided, group["params"])):
             continue
