@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from fidgpt import data, fiddlers, graph, model, tags, train
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.recurrent import RECURRENT, put_mixer
 from fidgpt.placement import held, whole_of
+from fidgpt.processes.counting import counting
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.state import TrainState, progress
@@ -435,6 +437,20 @@ def sent(trainer: train.Trainer) -> dict[str, int]:
     return {"counted": counted, "needed": needed}
 
 
+def counted(trainer: train.Trainer) -> tuple[Counter[str], Counter[str]]:
+    """The collectives of a process in a step, and their bytes, by kind."""
+    with trainer.parallel as parallel:
+        trainer.prepare()
+        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
+        rank, size = parallel.data_rank, parallel.data_size
+        batches = [trainer.stream.batch(step, rank=rank, world_size=size) for step in range(3)]
+        for one in batches[:2]:  # DistributedDataParallel makes its buckets again after the first
+            trainer.update(state, one)
+        with counting(state.replica) as counter:
+            trainer.update(state, batches[2])
+    return sum(counter.counts.values(), Counter()), counter.sizes
+
+
 def use_bfloat16(cfg: fdl.Config) -> None:
     """Compute with rounded copies of the weights."""
     cfg.precision = fdl.Config(train.BFloat16)
@@ -599,6 +615,8 @@ def main(path: Path, number: int, cases: list[str]) -> None:
         change = MESHES[number][name]
         if what == "sent":
             made[case] = partial(sent, built("qwen3_moe", change))
+        elif what.startswith("counted"):
+            made[case] = partial(counted, built(what.removeprefix("counted "), change))
         elif what == "evaluated":
             made[case] = partial(evaluated, measuring(change))
             alone.setdefault(what, partial(evaluated, measuring()))

@@ -57,19 +57,14 @@ def test_operations_are_those_of_a_count_by_hand() -> None:
     assert len(block.layers) == LAYERS
 
 
-def test_a_divided_model_computes_a_part_and_sends_the_stream() -> None:
-    """Megatron's sequence parallelism sends the stream four times in a layer, twice each way."""
+def test_a_divided_model_computes_a_part() -> None:
     plans = planner()
     (whole,) = traced(plans, Mesh(shard=8)).blocks
     (half,) = traced(plans, Mesh(shard=4, tensor=2)).blocks
     assert half.forward.flops == pytest.approx(whole.forward.flops / 2)
     assert half.size == pytest.approx(whole.size / 2, rel=0.01)
-    stream = SEQ * HIDDEN * 2
-    kinds = {(sent.axis, sent.kind): sent.bytes for sent in half.forward.sent}
-    assert kinds == {("tensor", "gather"): stream, ("tensor", "scatter"): stream}
     (context,) = traced(plans, Mesh(shard=4, context=2)).blocks
     assert context.forward.flops == pytest.approx(whole.forward.flops / 2, rel=0.01)
-    assert {sent.axis for sent in context.forward.sent} == {"context"}
 
 
 def test_recomputation_trades_memory_for_operations() -> None:
@@ -115,10 +110,6 @@ def test_memory_follows_the_mesh() -> None:
     assert copies.copy == pytest.approx(2 * number, rel=0.01)
     assert copies.optimizer == pytest.approx(8 * number, rel=0.01)  # of AdamW
     assert eight.weights == pytest.approx(copies.weights / 8, rel=0.01) and eight.copy == 0
-    setting = replace(plans.setting(Mesh(pipeline=4, replicate=2)), micro_batch=2)
-    stages = plans.plan(replace(setting, num_micro_batches=8))
-    assert len(stages.memory) == 4 and stages.peak == max(one.total for one in stages.memory)
-    assert stages.bubble > 0
 
 
 def test_every_setting_that_divides_is_ranked() -> None:
@@ -131,7 +122,7 @@ def test_every_setting_that_divides_is_ranked() -> None:
     assert fitting == sorted(fitting) and len(plans) > 20
 
 
-def test_a_search_leaves_out_only_what_does_not_fit() -> None:
+def test_a_search_leaves_out_only_what_does_not_fit_or_shows_the_least() -> None:
     cfg = small()
     cfg.batch_size = 8
     plans = planner(cfg, "h100x4")
@@ -143,16 +134,8 @@ def test_a_search_leaves_out_only_what_does_not_fit() -> None:
     fitting = {plan.setting for plan in every if plan.peak <= memory}
     assert {plan.setting for plan in found.plans if plan.fits} == fitting
     assert found.num_settings == len(every) > len(found.plans)
-
-
-def test_nothing_fits_shows_the_least() -> None:
-    cfg = small()
-    cfg.batch_size = 8
-    plans = planner(cfg, "h100x4")
-    least = min(plans.plan(setting).peak for setting in plans._settings())
-    device = replace(plans.cluster.device, memory=1.0)
-    plans.cluster = replace(plans.cluster, device=device)
-    assert plans.search().plans[0].peak == least
+    plans.cluster = replace(plans.cluster, device=replace(device, memory=1.0))
+    assert plans.search().plans[0].peak == min(plan.peak for plan in every)
 
 
 def test_experts_on_more_processes_follow_from_those_on_fewer() -> None:

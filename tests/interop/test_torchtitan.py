@@ -23,7 +23,7 @@ QWEN = """
     [model]
     name = "qwen3"
     flavor = "0.6B"
-    converters = ["float8"]
+    converters = ["quantize.linear.float8", "quantize.grouped_mm.float8"]
     [optimizer]
     lr = 1e-3
     eps = 1e-9
@@ -50,6 +50,7 @@ QWEN = """
     enable = true
     interval = 100
     keep_latest_k = 3
+    async_mode = "async"
     [validation]
     enable = true
     freq = 20
@@ -69,8 +70,8 @@ def test_a_file_is_mapped_value_by_value(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(inspect.cleandoc(QWEN))
     mapped = read_torchtitan(path)
-    assert listed(mapped) == {"optimizer.weight_decay"}
-    assert mapped.directives[0] == "config:qwen3_0_6b"
+    assert listed(mapped) == {"model.converters", "optimizer.weight_decay"}
+    assert {"config:qwen3_0_6b", "fiddler:use_async_checkpoints"} <= {*mapped.directives}
     cfg = graph_of(mapped)
     assert (cfg.batch_size, cfg.micro_batch_size, cfg.seq_len, cfg.num_steps) == (64, 4, 512, 600)
     assert (cfg.max_grad_norm, cfg.seed) == (0.5, 3)

@@ -328,24 +328,34 @@ class ByWholeNorm(torch.optim.SGD):
         return super().step(closure)
 
 
+class InBlocks(torch.optim.AdamW):
+    """Keeps something of each weight as a tensor that is made of others."""
+
+    def step(self, closure: Any = None) -> Any:
+        made_of_others = torch.zeros(1)
+        setattr(made_of_others, "__tensor_flatten__", None)  # noqa: B010
+        self.state[self.param_groups[0]["params"][0]]["other"] = made_of_others
+
+
 @pytest.mark.parametrize(
-    ("make", "remedy"),
+    ("make", "refusal"),
     [
-        (ByWholeNorm, "use an optimizer of fidgpt,"),
-        (torch.optim.Muon, "use an optimizer of fidgpt,"),
+        (ByWholeNorm, "needs whole matrices, which an axis .* an optimizer of fidgpt, or a size"),
+        (torch.optim.Muon, "needs whole matrices"),
+        (InBlocks, "keeps its state in blocks of numbers with a scale"),
         (torch.optim.AdamW, None),
         (partial(Lion, lr=0.1), None),
     ],
 )
 def test_an_optimizer_of_whole_matrices_is_refused_where_an_axis_divides_them(
-    make: Any, remedy: str | None
+    make: Any, refusal: str | None
 ) -> None:
     whole, part = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(4, 4))
     vars(part)["shards"] = (Shard(Processes(size=2), dim=0, size=8, num_shards=2),)
     make_optimizer(make, [{"params": [whole], "lr": 0.1}], parallel=DataParallel())
     groups = [{"params": [whole, part], "lr": 0.1}]
-    if remedy is None:
+    if refusal is None:
         make_optimizer(make, groups, parallel=DataParallel())
         return
-    with pytest.raises(RunError, match=f"needs whole matrices, which an axis .*{remedy} or a size"):
+    with pytest.raises(RunError, match=refusal):
         make_optimizer(make, groups, parallel=DataParallel())

@@ -197,14 +197,6 @@ def test_a_stage_that_does_not_use_its_input_is_refused() -> None:
         StagePasses._backward(passes, 1, 0, defers=False)
 
 
-def test_the_summary_lists_stages(cfg: fdl.Config) -> None:
-    trainer = build_trainer(piped(cfg, pipeline=2))
-    plan = facts_of(trainer, cluster_named("h100x2")).plan
-    assert plan.layers == (((0, 1),), ((1, 2),))
-    assert plan.memory[0].total > plan.memory[1].total > 0
-    assert 0 < plan.bubble / plan.step < 0.5
-
-
 class OwnLayers(Transformer):
     """A model that calls its layers in a way of its own."""
 

@@ -66,12 +66,14 @@ def test_memory_of_a_process_falls_as_computed(tmp_path: Path, names: list[str])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tensor=2", "tensor=2, sequence"])
-def test_the_summary_knows_that_matrices_are_divided(name: str) -> None:
+@pytest.mark.parametrize("name", ["tensor=2", "tensor=2, sequence", "context=2"])
+def test_the_summary_knows_what_is_divided(name: str) -> None:
     def kept(change: Change | None) -> int:
         trainer = build_trainer(small(change))
         plans = Planner(trainer, cluster_at_hand(trainer.parallel, torch.float32))
         return plans._trace(plans.setting(trainer.parallel.mesh)).kept
 
     part = kept(MESHES[name]) / kept(None)  # both without what the loss keeps
-    assert part == pytest.approx(EXPECTED[name][1] / activations(), rel=0.01)
+    assert part == pytest.approx(
+        EXPECTED[name][1] / activations(), rel=0.01 if "tensor" in name else 0.03
+    )

@@ -70,7 +70,7 @@ _SCHEDULES = {
 _NEUTRAL = {
     **dict.fromkeys(("dtype", "mixed_precision_reduce", "export_dtype"), "float32"),
     **{"expert_tensor_parallel_degree": 1, "fsdp_reshard_after_forward": "default"},
-    **{"async_mode": "disabled", "last_save_model_only": True},
+    "last_save_model_only": True,
 }
 # Records and kernels; logits are divided with the vocabulary, and keys gathered where sequences are
 # split.
@@ -154,10 +154,11 @@ def _map_model(recipe: Recipe) -> None:
     if name in ("deepseek_v3", "gpt_oss") or flavor.endswith(_ENDS_OF_MIXTURES):
         recipe.directives += [_BALANCED, "set:model.blocks[*].mlp.balancing=[]"]
     converters = recipe.take("model.converters", [])
-    if converters in (["float8"], ["quantize.linear.float8"]):
+    others = [one for one in converters if one not in ("float8", "quantize.linear.float8")]
+    if others != converters:
         recipe.last.append("fiddler:use_float8")
-    elif converters:
-        recipe.note("model.converters", converters, "only float8 is known")
+    if others:
+        recipe.note("model.converters", ", ".join(others), "only float8 of linear layers is known")
     recipe.drop(("model.hf_assets_path", "model.tokenizer_path"), "set a tokenizer")
 
 
@@ -283,6 +284,8 @@ def _map_records(recipe: Recipe) -> None:
     recipe.wanted["checkpoints.every"] = interval if is_saved else None
     if is_saved and keep:
         recipe.wanted["checkpoints.keep_last"] = keep
+    if recipe.take("checkpoint.async_mode", "disabled") != "disabled" and is_saved:
+        recipe.change("fiddler:use_async_checkpoints")
     if recipe.take("validation.enable", False):
         batches = recipe.take("validation.steps", -1)
         evaluator = "evaluators.validation"

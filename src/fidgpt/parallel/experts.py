@@ -161,6 +161,7 @@ class _Exchange:
         beside, self._beside = self._beside, None
         axis, num_local = self._axis, self._num_local
         if axis.is_planned:
+            axis.record("exchange", 8 * num_local * axis.size)  # numbers of rows
             self._returns.append(lambda out: planned_exchange(out, axis))
             return planned_exchange(rows, axis), Groups(
                 groups.owners % num_local, groups.ends[:num_local]

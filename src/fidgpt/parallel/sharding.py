@@ -2,8 +2,9 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
+
+APART, EXACT, BLOCK, REST = "apart", "exact", "block", "rest"  # kinds of units
 
 # torch.distributed.fsdp is imported where it is used, because its import is slow.
 
@@ -48,21 +51,21 @@ def shard_fully(
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     wide = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for module, own_mesh in _units_apart(model, apart).items():
-        unit: Any = fully_shard(
-            module,
-            mesh=own_mesh,
-            mp_policy=narrow,
-            shard_placement_fn=partial(_sharded_dim, own_mesh),
-        )
-        unit.set_gradient_divide_factor(1.0)
-        unit.set_force_sum_reduction_for_comms(True)  # gloo has no other one with a factor
-    shard = partial(fully_shard, mesh=mesh)
-    for module in _kept_in_float32(model) if dtype != torch.float32 else []:
-        shard(module, mp_policy=wide, reshard_after_forward=False)
-    for block in _blocks(model):
-        shard(block, mp_policy=narrow)
-    shard(model, mp_policy=narrow)
+    for module, kind in fsdp_units(model, apart, is_narrow=dtype != torch.float32).items():
+        if kind == APART:
+            own_mesh = apart[next(module.parameters())]
+            unit: Any = fully_shard(
+                module,
+                mesh=own_mesh,
+                mp_policy=narrow,
+                shard_placement_fn=partial(_sharded_dim, own_mesh),
+            )
+            unit.set_gradient_divide_factor(1.0)
+            unit.set_force_sum_reduction_for_comms(True)  # gloo has no other one with a factor
+        elif kind == EXACT:
+            fully_shard(module, mesh=mesh, mp_policy=wide, reshard_after_forward=False)
+        else:
+            fully_shard(module, mesh=mesh, mp_policy=narrow)
     for name, parameter in model.named_parameters():
         vars(parameter).update(kept[name])  # such as its init
     _gather_around_features(model)
@@ -97,16 +100,56 @@ def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -
             part.set_requires_gradient_sync(True, recurse=False)
 
 
-def _units_apart(
-    model: nn.Module, apart: "Mapping[nn.Parameter, DeviceMesh]"
-) -> "dict[nn.Module, DeviceMesh]":
-    """Return the outermost modules whose parameters are all apart, with their mesh."""
-    units: dict[nn.Module, DeviceMesh] = {}
+def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], None]:
+    """Let the backward pass of a stage gather its modules ahead, and none of another stage.
+
+    FSDP gathers what computed before, which may be a stage whose backward pass is not next.
+
+    Args:
+      model: the sharded model.
+      stage: the modules of a stage, in order.
+
+    Returns:
+      What is called before each backward pass of the stage.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    parts = [part for module in stage for part in module.modules() if isinstance(part, FSDPModule)]
+    for before, part in pairwise(parts):
+        part.set_modules_to_backward_prefetch([before])
+    assert isinstance(model, FSDPModule)
+    if not parts:
+        return lambda: None
+    parts[0].set_modules_to_backward_prefetch([parts[0]])  # nothing: it is there
+    return partial(model.set_modules_to_backward_prefetch, [parts[-1]])
+
+
+def fsdp_units(
+    model: nn.Module, apart: Container[nn.Parameter], *, is_narrow: bool
+) -> dict[nn.Module, str]:
+    """Return the modules whose parameters FSDP gathers together, of which inner ones are first.
+
+    A block, and what is `APART`, is gathered for each forward and each backward pass. What is
+    `EXACT` or the `REST` of the model stays gathered until the next backward pass ends.
+
+    Args:
+      model: the whole.
+      apart: parameters that are sharded over other processes.
+      is_narrow: whether gathered weights have another format than float32.
+    """
+    units = dict.fromkeys(_units_apart(model, apart), APART)
+    units |= dict.fromkeys(_kept_in_float32(model) if is_narrow else [], EXACT)
+    return {**units, **dict.fromkeys(_blocks(model), BLOCK), model: REST}
+
+
+def _units_apart(model: nn.Module, apart: Container[nn.Parameter]) -> list[nn.Module]:
+    """Return the outermost modules whose parameters are all apart."""
+    units: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
         parameters = [*module.parameters()]
         if parameters and module not in inside and all(p in apart for p in parameters):
-            units[module] = apart[parameters[0]]
+            units.append(module)
             inside.update(module.modules())
     return units
 

@@ -3,3 +3,4 @@
 from fidgpt.plan.estimate import *
 from fidgpt.plan.hardware import *
 from fidgpt.plan.planner import *
+from fidgpt.plan.stages import *

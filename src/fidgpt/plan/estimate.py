@@ -4,34 +4,30 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
 
-from fidgpt.cost import TRAINING_PASSES, ForwardPass
-from fidgpt.parallel.axes import MeshSizes
-from fidgpt.parallel.pipeline import PIPELINE, balanced
-from fidgpt.parallel.pipeline_schedule import (
-    Actions,
-    Schedule,
-    TorchSchedule,
-    fitting,
-    most_kept,
-    places_of,
-)
+from fidgpt.cost import TRAINING_PASSES
 from fidgpt.plan.hardware import Cluster
+from fidgpt.plan.stages import (
+    Scheduled,
+    Setting,
+    Stage,
+    Training,
+    borrowed,
+    fsdp_over,
+    sampled,
+    stages_of,
+)
 from fidgpt.plan.timing import (
     Seconds,
     Simulation,
-    Step,
     beside,
     compute_seconds,
-    ordered,
     sent_seconds,
     simulate,
 )
 from fidgpt.plan.trace import Part, Trace
 
-__all__ = ["Memory", "Plan", "Setting", "Training", "estimated"]
+__all__ = ["Memory", "Plan", "estimated"]
 
 _GIGA = 2**30
 # Bytes that drivers hold outside of the caching allocator: for torch and its libraries on a GPU,
@@ -40,7 +36,6 @@ _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
 # Share of what a pass allocates and frees that a caching allocator holds besides.
 _SLACK = {"cuda": 0.06, "cpu": 0.02}
 _OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments; writes of weight, moments
-_SAMPLED = 2  # times the processes of a pipeline, micro-batches that are simulated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,50 +77,6 @@ class Memory:
     def saved(self) -> float:
         """Bytes of a checkpoint."""
         return self.weights + self.optimizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Training:
-    """What is known of a run besides its mesh.
-
-    Attributes:
-      dtype: of the computation.
-      itemsize: bytes of an element in it.
-      state: bytes of the optimizer and of averages for each trained element.
-      forward: operations of the forward pass; utilisation counts three times as many.
-      tokens_per_step: over all processes.
-      num_steps: of the run.
-      other_bytes: weights of other models that the loss is computed with.
-      schedule: of a pipeline.
-      stages: layers of each stage; None to cut by operations.
-    """
-
-    dtype: str
-    itemsize: int
-    state: float
-    forward: ForwardPass
-    tokens_per_step: int
-    num_steps: int
-    other_bytes: int = 0
-    schedule: Schedule = field(default_factory=TorchSchedule)
-    stages: Sequence[int] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What may be chosen for a run on given devices.
-
-    Attributes:
-      mesh: of its processes.
-      micro_batch: sequences that a process computes at once.
-      num_micro_batches: of a step.
-      recompute: none, selective or full; "" as the config has it.
-    """
-
-    mesh: MeshSizes
-    micro_batch: int
-    num_micro_batches: int
-    recompute: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,65 +163,6 @@ class Plan:
         return max(kinds, key=kinds.__getitem__)
 
 
-@dataclass(frozen=True, eq=False)
-class _Stage:
-    """The parts of a stage, with their numbers."""
-
-    parts: tuple[tuple[Part, int], ...]
-    has_end: bool
-
-
-@dataclass(frozen=True)
-class _Scheduled:
-    """What the processes of a pipeline do with a sample of the micro-batches.
-
-    Attributes:
-      number: micro-batches of the sample, filled up with idle ones as the schedule needs.
-      actions: of each process.
-      places: the process of each stage.
-      peaks: of each process, the micro-batches whose activations it keeps at most, by stage.
-    """
-
-    number: int
-    actions: Actions
-    places: Sequence[int]
-    peaks: Sequence[Mapping[int, int]]
-
-    @cached_property
-    def steps(self) -> Sequence[Step]:
-        """What the processes do, in order."""
-        return ordered(self.actions)
-
-    @cached_property
-    def held(self) -> list[list[int]]:
-        """The stages of each process."""
-        ranks = range(len(self.peaks))
-        return [[s for s, place in enumerate(self.places) if place == rank] for rank in ranks]
-
-
-@lru_cache(maxsize=256)
-def _scheduled(schedule: Schedule, pipeline: int, number: int) -> _Scheduled:
-    number = fitting(schedule, pipeline, number)
-    actions = schedule(pipeline, number)
-    peaks = [most_kept(of_rank) for of_rank in actions]
-    return _Scheduled(number, actions, places_of(actions), peaks)
-
-
-def _sampled(schedule: Schedule, pipeline: int, number: int) -> tuple[_Scheduled, int]:
-    """Return a schedule of few micro-batches, and how many of `number` it leaves out."""
-    if pipeline == 1:
-        return _Scheduled(1, (), [0], [{0: 1}]), 0
-    # Schedules repeat with as many micro-batches as there are processes.
-    left_out = max(0, number // pipeline - _SAMPLED) * pipeline
-    try:
-        return _scheduled(schedule, pipeline, number - left_out), left_out
-    except ValueError:  # a list of actions for one number of micro-batches
-        return _scheduled(schedule, pipeline, number), 0
-
-
-_balanced = lru_cache(maxsize=256)(balanced)
-
-
 def estimated(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> Plan:
     """Return what a run takes.
 
@@ -278,9 +170,9 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
       ValueError: the mesh cannot run the model.
     """
     estimate = _Estimate(trace, training, setting, cluster)
-    pipeline = setting.mesh.sizes.get(PIPELINE.name, 1)
-    scheduled, left_out = _sampled(training.schedule, pipeline, setting.num_micro_batches)
-    layers, stages = estimate.stages(pipeline)
+    pipeline = setting.pipeline
+    scheduled, left_out = sampled(training.schedule, pipeline, setting.num_micro_batches)
+    layers, stages = stages_of(trace, training, scheduled.places)
     held = scheduled.held
     memory = estimate.memories(stages, scheduled)
     worst = max(range(pipeline), key=lambda rank: memory[rank].total)
@@ -327,9 +219,8 @@ def peak_of_weights(trace: Trace, training: Training, setting: Setting, cluster:
       ValueError: the mesh cannot run the model.
     """
     estimate = _Estimate(trace, training, setting, cluster)
-    pipeline = setting.mesh.sizes.get(PIPELINE.name, 1)
-    scheduled, _ = _sampled(training.schedule, pipeline, setting.num_micro_batches)
-    _, stages = estimate.stages(pipeline)
+    scheduled, _ = sampled(training.schedule, setting.pipeline, setting.num_micro_batches)
+    _, stages = stages_of(trace, training, scheduled.places)
     return max(memory.total for memory in estimate.memories(stages, scheduled))
 
 
@@ -341,23 +232,6 @@ def _shares(
     costs[0] += training.forward.ends[0]
     costs[-1] += training.forward.ends[1]
     return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in held)
-
-
-def _borrowed(mesh: MeshSizes, axis: str) -> int:
-    """Return the size of an axis that borrows the processes of others; 1 for other axes."""
-    return next((mesh[other] for other in mesh.axes() if other.borrows and other.name == axis), 1)
-
-
-@lru_cache(maxsize=4096)
-def _fsdp(mesh: MeshSizes, axis: str) -> tuple[int, int]:
-    """Return over how many processes FSDP shards a weight of an axis, and their stride."""
-    shards, stride = mesh.num_shards, 1
-    for other, size in reversed([*mesh.grid().items()]):
-        if other in mesh.sharding_axes:
-            break
-        stride *= size
-    borrowed = _borrowed(mesh, axis) if shards > 1 else 1
-    return shards // borrowed, stride * borrowed
 
 
 def _with_reduction(total: Seconds, backward: Seconds, reduction: Mapping[str, float]) -> Seconds:
@@ -377,44 +251,9 @@ class _Estimate:
     training: Training
     setting: Setting
     cluster: Cluster
-    _seconds: dict[_Stage, tuple[Seconds, Seconds]] = field(default_factory=dict)
+    _seconds: dict[Stage, tuple[Seconds, Seconds]] = field(default_factory=dict)
 
-    def stages(self, pipeline: int) -> tuple[list[tuple[int, int]], list[_Stage]]:
-        """Cut the model as `PipelineParallel` does; stages that are alike are one object.
-
-        Returns:
-          The first layer and the one after the last of each stage, none without a pipeline; stages.
-        """
-        trace, training = self.trace, self.training
-        if pipeline == 1:
-            whole = tuple((part, max(1, len(part.layers))) for part in trace.parts)
-            return [], [_Stage(whole, has_end=True)]
-        if not trace.blocks:
-            raise ValueError(
-                "a pipeline cuts a Transformer between its layers, and this model is none"
-            )
-        number = training.schedule.num_stages(pipeline)
-        layers, (first, last) = training.forward.layers, training.forward.ends
-        if number > len(layers) + 1:
-            raise ValueError(f"{number} stages of {len(layers)} layers")
-        counts = training.stages
-        if counts is None or len(counts) != number:
-            counts = _balanced(tuple(layers), first=first, last=last, num_stages=number)
-        bounds = [*pairwise([0, *accumulate(counts)])]
-        stages, distinct = list[_Stage](), dict[tuple[tuple[str, int], ...], _Stage]()
-        for stage, (begin, end) in enumerate(bounds):
-            inside = range(begin, end)
-            parts = [(part, sum(i in inside for i in part.layers)) for part in trace.blocks]
-            if stage == 0:
-                parts.insert(0, (trace.parts[0], 1))
-            if stage == number - 1:
-                parts.append((trace.parts[-1], 1))
-            kept = tuple((part, count) for part, count in parts if count)
-            key = tuple((part.name, count) for part, count in kept)
-            stages.append(distinct.setdefault(key, _Stage(kept, has_end=stage == number - 1)))
-        return bounds, stages
-
-    def passes(self, stage: _Stage) -> tuple[Seconds, Seconds]:
+    def passes(self, stage: Stage) -> tuple[Seconds, Seconds]:
         """Return the time of both passes of a micro-batch, without reductions."""
         if stage not in self._seconds:
             # Beside the first block nothing is computed.
@@ -426,7 +265,7 @@ class _Estimate:
             self._seconds[stage] = forward, backward
         return self._seconds[stage]
 
-    def _pass(self, stage: _Stage, way: str) -> Seconds:
+    def _pass(self, stage: Stage, way: str) -> Seconds:
         total = Seconds()
         for part, number in stage.parts:
             work, dtype = getattr(part, way), "float8" if part.is_float8 else self.training.dtype
@@ -442,25 +281,26 @@ class _Estimate:
         """Return the time in which FSDP gathers the weights of a part."""
         return sum(
             self.cluster.seconds(
-                "gather", number * self.training.itemsize, *_fsdp(self.setting.mesh, axis)
+                "gather", number * self.training.itemsize, *fsdp_over(self.setting.mesh, unit.axis)
             )
-            for axis, number in part.parameters.items()
+            for unit, number in part.parameters.items()
         )
 
-    def step_passes(self, stage: _Stage, number: int) -> Seconds:
+    def step_passes(self, stage: Stage, number: int) -> Seconds:
         """Return the time of a step's passes of so many micro-batches, with the reduction."""
         forward, backward = self.passes(stage)
-        return _with_reduction((forward + backward).times(number), backward, self._reduction(stage))
+        passes = forward.times(2 if self.training.counts_first and number > 1 else 1) + backward
+        return _with_reduction(passes.times(number), backward, self._reduction(stage))
 
-    def _reduction(self, stage: _Stage) -> dict[str, float]:
+    def _reduction(self, stage: Stage) -> dict[str, float]:
         """Return the time of the reduction of gradients, once a step, by collective."""
         mesh, seconds = self.setting.mesh, defaultdict[str, float](float)
         tokens = math.prod(size for axis, size in mesh.grid().items() if axis.splits_tokens)
         for part, number in stage.parts:
-            for axis, elements in part.trained.items():
-                shards, stride = _fsdp(mesh, axis)
+            for unit, elements in part.trained.items():
+                shards, stride = fsdp_over(mesh, unit.axis)
                 size = number * elements
-                copies = tokens // (shards * _borrowed(mesh, axis))
+                copies = tokens // (shards * borrowed(mesh, unit.axis))
                 if shards > 1:
                     units = max(1, number)
                     each = self.cluster.seconds("scatter", 4 * size / units, shards, stride)
@@ -474,9 +314,9 @@ class _Estimate:
 
     def simulation(
         self,
-        stages: Sequence[_Stage],
+        stages: Sequence[Stage],
         held: Sequence[Sequence[int]],
-        scheduled: _Scheduled,
+        scheduled: Scheduled,
         *,
         is_run: bool,
     ) -> Simulation:
@@ -500,20 +340,20 @@ class _Estimate:
         waiting = max(busy) * (len(held) - 1) / number / len(held[0])
         return Simulation(max(busy) + waiting, tuple(busy))
 
-    def _elements(self, stage: _Stage, *, trained: bool = False) -> float:
+    def _elements(self, stage: Stage, *, trained: bool = False) -> float:
         """Return how many elements of the weights of a stage a process holds."""
         total = 0.0
         for part, number in stage.parts:
-            for axis, elements in (part.trained if trained else part.parameters).items():
-                total += number * elements / _fsdp(self.setting.mesh, axis)[0]
+            for unit, elements in (part.trained if trained else part.parameters).items():
+                total += number * elements / fsdp_over(self.setting.mesh, unit.axis)[0]
         return total
 
-    def update(self, stage: _Stage) -> float:
+    def update(self, stage: Stage) -> float:
         """Return the time of the optimizer for a stage."""
         moved = 4 * _OPTIMIZER_PASSES * self._elements(stage, trained=True)
         return moved / (self.cluster.device.bandwidth * self.cluster.device.moving)
 
-    def memories(self, stages: Sequence[_Stage], scheduled: _Scheduled) -> tuple[Memory, ...]:
+    def memories(self, stages: Sequence[Stage], scheduled: Scheduled) -> tuple[Memory, ...]:
         """Return the bytes of each process at its peak."""
         return tuple(
             self._memory(stages, held, scheduled.peaks[rank], is_first=rank == 0)
@@ -522,7 +362,7 @@ class _Estimate:
 
     def _memory(
         self,
-        stages: Sequence[_Stage],
+        stages: Sequence[Stage],
         held: Sequence[int],
         in_flight: Mapping[int, int],
         *,
@@ -577,7 +417,7 @@ class _Estimate:
         in_update = Memory(**lasting, gradients=late, allocator=_SLACK[kind] * late, freed=freed)
         return max(in_pass, in_update, key=lambda memory: memory.total)
 
-    def _gathered(self, stages: Sequence[_Stage]) -> float:
+    def _gathered(self, stages: Sequence[Stage]) -> float:
         """Return the bytes of weights and gradients that FSDP has gathered at a time."""
         parts = [part for stage in stages for part, _ in stage.parts]
         largest = max([part.size for part in parts if part.layers], default=0)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -29,10 +30,13 @@ from fidgpt.parallel import (
 from fidgpt.parallel.experts import EXPERT
 from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
-from fidgpt.plan.estimate import Plan, Setting, Training, estimated, peak_of_weights
+from fidgpt.plan.collectives import step_collectives
+from fidgpt.plan.estimate import Plan, estimated, peak_of_weights
 from fidgpt.plan.hardware import Cluster
+from fidgpt.plan.stages import Setting, Training
 from fidgpt.plan.trace import RecordedProcesses, Trace, divided_again, repeated, trace, untraced
 from fidgpt.processes import Processes
+from fidgpt.recording import Sent
 
 __all__ = ["NoPlan", "Planner", "Ranking", "Recipe", "Variant", "recompute_words"]
 
@@ -130,6 +134,7 @@ class Planner:
             num_steps=recipe.num_steps,
             schedule=schedule,
             stages=stages,
+            counts_first=recipe.model.counts_computed,
         )
 
     def _block(self, name: str) -> nn.Module:
@@ -199,6 +204,14 @@ class Planner:
         """
         return estimated(self._trace(setting), self.training, setting, self.cluster)
 
+    def collectives(self, setting: Setting) -> tuple[Counter[Sent], ...]:
+        """Return what each process of a pipeline sends in a step; see `step_collectives`.
+
+        Raises:
+          ValueError: the mesh cannot divide the model.
+        """
+        return step_collectives(self._trace(setting), self.training, setting)
+
     def plan_of_weights(self, setting: Setting) -> Plan:
         """Return the same of a model that reads values, without activations and operations."""
         return estimated(self._weights(setting.mesh), self.training, setting, self.cluster)
@@ -212,7 +225,9 @@ class Planner:
             model = cost.without_memory(self._small)
             for name, size in sizes.items():
                 used[name](model, RecordedProcesses(size, is_planned=True, name=name))
-            self._traces[key] = untraced(self.recipe.precision.replica(model), self._kinds)
+            self._traces[key] = untraced(
+                self.recipe.precision.replica(model), self._kinds, _borrowing(mesh)
+            )
         return self._traces[key]
 
     def check(self, mesh: MeshSizes) -> None:
@@ -301,6 +316,7 @@ class Planner:
             seq_len=recipe.seq_len,
             chunk_size=loss.chunk_size,
             kinds=self._kinds,
+            borrowing=_borrowing(setting.mesh),
         )
 
     def search(self) -> Ranking:
@@ -455,6 +471,10 @@ class Planner:
                     yield type(mesh)(**{**sizes, **moved})
                 except ValueError:  # of an axis that borrows
                     continue
+
+
+def _borrowing(mesh: MeshSizes) -> set[str]:
+    return {axis.name for axis in mesh.axes() if axis.borrows}
 
 
 def recompute_words(name: str) -> str:

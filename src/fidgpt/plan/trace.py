@@ -6,11 +6,11 @@ in a run, by the same components, whose collectives are recorded in place of bei
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,29 @@ from fidgpt import cost
 from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Compiled, InFloat8
+from fidgpt.parallel.sharding import fsdp_units
 from fidgpt.placement import shards_of
 from fidgpt.processes import Processes
 from fidgpt.recording import Product, Recorder, Work, fused_operations, mark, plan_kernels
 
-__all__ = ["Part", "Trace", "divided_again", "repeated", "trace", "untraced"]
+__all__ = ["Part", "Trace", "Unit", "divided_again", "repeated", "trace", "untraced"]
 
 BEGIN, END, LOSS = "begin", "end", "loss"
 _BACKWARD = "backward of "
+
+
+class Unit(NamedTuple):
+    """Weights that FSDP would gather together, of those that one axis divides.
+
+    Attributes:
+      axis: name of the axis that divides them; "" for none.
+      kind: as `fidgpt.parallel.sharding.fsdp_units` returns.
+      number: of the unit, in the model.
+    """
+
+    axis: str
+    kind: str
+    number: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +54,11 @@ class Part:
       forward: work of the forward pass of one layer.
       backward: work of the backward pass, with what it recomputes.
       kept: bytes that one layer keeps from its forward to its backward pass.
-      parameters: elements of its weights, by the name of the axis that divides them; "" for none.
-      trained: elements of its trained weights, by the same names.
+      parameters: elements of its weights, by unit.
+      trained: elements of its trained weights, by the same units.
+      tied: elements of weights that count in another part and that this one uses too, and those
+        of them that are trained.
+      summed: elements of gradients that processes of an axis sum, by the name of the axis.
       is_compiled: whether it is compiled.
       is_float8: whether it multiplies in 8 bits.
     """
@@ -50,8 +68,10 @@ class Part:
     forward: Work
     backward: Work
     kept: int = 0
-    parameters: Mapping[str, int]
-    trained: Mapping[str, int]
+    parameters: Mapping[Unit, int]
+    trained: Mapping[Unit, int]
+    tied: Mapping[Unit, tuple[int, int]] = field(default_factory=dict)
+    summed: Mapping[str, int] = field(default_factory=dict)
     is_compiled: bool = False
     is_float8: bool = False
 
@@ -59,6 +79,14 @@ class Part:
     def size(self) -> int:
         """Elements of its weights."""
         return sum(self.parameters.values())
+
+    def with_tied(self) -> "Part":
+        """Return the part of a process that holds no other part which uses the same weights."""
+        sizes, trained = Counter(self.parameters), Counter(self.trained)
+        for unit, (number, number_trained) in self.tied.items():
+            sizes[unit] += number
+            trained[unit] += number_trained
+        return replace(self, parameters=sizes, trained=trained)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +163,8 @@ def divided_again(quarter: Trace, half: Trace) -> Trace | None:
             products[product if is_same else twice[0]] += count
         return replace(two, products=products)
 
-    def elements(one: Mapping[str, int], two: Mapping[str, int]) -> dict[str, int]:
-        return {axis: _next(one[axis], number) for axis, number in two.items()}
+    def elements(one: Mapping[Unit, int], two: Mapping[Unit, int]) -> dict[Unit, int]:
+        return {unit: _next(one[unit], number) for unit, number in two.items()}
 
     if replace(quarter, parts=()) != replace(half, parts=()):
         return None
@@ -191,6 +219,7 @@ def trace(
     seq_len: int,
     chunk_size: int,
     kinds: Mapping[str, Sequence[int]],
+    borrowing: Collection[str],
 ) -> Trace:
     """Return what a micro-batch takes of a process.
 
@@ -206,6 +235,7 @@ def trace(
       seq_len: tokens of each sequence, on all processes together.
       chunk_size: rows whose logits exist at once.
       kinds: by the name of a block, the layers of its kind.
+      borrowing: names of axes that borrow the processes of others.
     """
     told: list[Callable[[str, str, int], object]] = []
 
@@ -213,8 +243,9 @@ def trace(
         return RecordedProcesses(size, is_planned=True, name=name, tell=partial(_tell, told))
 
     divide(model, processes)
-    axes = {name: _axis_of(parameter) for name, parameter in model.named_parameters()}
     computing = replica(model)
+    is_narrow = any(parameter.dtype != torch.float32 for parameter in computing.parameters())
+    weights = _weights(model, borrowing, is_narrow=is_narrow)
     is_meta = next(computing.parameters()).is_meta
     if is_meta:
         plan_kernels(computing)
@@ -267,13 +298,48 @@ def trace(
             loss.backward()
     # On the meta device, two chunks of logits stand for all.
     chunks = num_rows * sequences_per_row * seq_len / chunk_size / 2 if is_meta else 1.0
-    return _trace_of(computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, chunks))
+    return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], max(1.0, chunks))
 
 
-def untraced(model: LanguageModel, kinds: Mapping[str, Sequence[int]]) -> Trace:
+def untraced(
+    model: LanguageModel, kinds: Mapping[str, Sequence[int]], borrowing: Collection[str]
+) -> Trace:
     """Return the weights alone, of a model that cannot be executed without values."""
-    axes = {name: _axis_of(parameter) for name, parameter in model.named_parameters()}
-    return _trace_of(model, axes, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1.0)
+    weights = _weights(model, borrowing, is_narrow=False)
+    return _trace_of(model, weights, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1.0)
+
+
+class _Weight(NamedTuple):
+    """A parameter's unit, and the elements of its gradient that are summed, by axis."""
+
+    unit: Unit
+    summed: Mapping[str, int]
+
+
+def _weights(
+    model: nn.Module, borrowing: Collection[str], *, is_narrow: bool
+) -> dict[str, _Weight]:
+    """Return what is known of each parameter of a divided model, by its name."""
+    axes = {parameter: _axis_of(parameter) for parameter in model.parameters()}
+    apart = {parameter for parameter, axis in axes.items() if axis in borrowing}
+    units = dict[nn.Parameter, Unit]()
+    for number, (module, kind) in enumerate(fsdp_units(model, apart, is_narrow=is_narrow).items()):
+        for parameter in module.parameters():
+            units.setdefault(parameter, Unit(axes[parameter], kind, number))
+    return {
+        name: _Weight(units[parameter], _summed(parameter))
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _summed(parameter: nn.Parameter) -> dict[str, int]:
+    """Return how many elements of a gradient `reduce_gradients` sums over an axis, by its name."""
+    return {
+        shard.axis.name: parameter.numel() * (1 if shard.is_partial else shard.num_shards)
+        for shard in shards_of(parameter)
+        if isinstance(shard.axis, RecordedProcesses)
+        and (shard.is_partial or (shard.dim is not None and shard.copies > 1))
+    }
 
 
 def _tell(listeners: Sequence[Callable[[str, str, int], object]], *sent: Any) -> None:
@@ -303,7 +369,7 @@ class _Marked:
 
 def _trace_of(
     model: nn.Module,
-    axes: Mapping[str, str],
+    weights: Mapping[str, _Weight],
     recorder: Recorder,
     kinds: Mapping[str, Sequence[int]],
     kept: Mapping[str, int],
@@ -312,7 +378,7 @@ def _trace_of(
     chunks: float,
 ) -> Trace:
     sections = recorder.sections
-    apart = {parameter: axes[name] for name, parameter in model.named_parameters()}
+    known = {parameter: weights[name] for name, parameter in model.named_parameters()}
     held: set[nn.Parameter] = set()
 
     def work(name: str) -> Work:
@@ -320,19 +386,21 @@ def _trace_of(
 
     def part(name: str, modules: Sequence[nn.Module], **others: Any) -> Part:
         """Return a part of the pass; a weight counts in the first part that holds it."""
-        every, trained = dict[str, int](), dict[str, int]()
+        every, trained, summed = Counter[Unit](), Counter[Unit](), Counter[str]()
         for parameter in (p for module in modules for p in module.parameters()):
             if parameter not in held:
                 held.add(parameter)
-                axis, number = apart[parameter], parameter.numel()
-                every[axis] = every.get(axis, 0) + number
-                trained[axis] = trained.get(axis, 0) + number * parameter.requires_grad
+                (unit, of_axes), number = known[parameter], parameter.numel()
+                every[unit] += number
+                trained[unit] += number * parameter.requires_grad
+                summed.update(of_axes if parameter.requires_grad else {})
         return Part(
             name=name,
             forward=work(name),
             backward=work(_BACKWARD + name),
             parameters=every,
             trained=trained,
+            summed=summed,
             **others,
         )
 
@@ -355,7 +423,13 @@ def _trace_of(
         quantized = [module for module in block.modules() if isinstance(module, NF4Weight)]
         codes = sum(cost.bytes_of(weight.buffers()) for weight in quantized)
         buffers += (len(layers) - 1) * codes  # one block stands for all layers
-    end = part(END, [model])
+    tied = dict[Unit, tuple[int, int]]()
+    last = cast(Any, model).ends()[1] if kinds else []
+    for parameter in held.intersection(p for module in last for p in module.parameters()):
+        number, number_trained = tied.get(unit := known[parameter].unit, (0, 0))
+        size = parameter.numel()
+        tied[unit] = number + size, number_trained + size * parameter.requires_grad
+    end = part(END, [model], tied=tied)
     loss = work(LOSS).times(chunks)
     inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
     return Trace(

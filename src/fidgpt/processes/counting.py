@@ -30,6 +30,7 @@ class CollectiveCounter(TorchDispatchMode):
 
     Attributes:
       counts: the counts so far.
+      sizes: bytes of whole tensors by kind; what this process sends of those that are exchanged.
       block: path of the block that computes.
       is_paused: whether nothing is counted.
     """
@@ -37,6 +38,7 @@ class CollectiveCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.counts: CollectiveCounts = {}
+        self.sizes = Counter[str]()
         self.block = OUTSIDE
         self.is_paused = False
 
@@ -48,6 +50,11 @@ class CollectiveCounter(TorchDispatchMode):
             kind = next((kind for part, kind in _OPERATORS.items() if part in name), None)
             if kind is not None:
                 self.counts.setdefault(self.block, Counter())[kind] += 1
+                lists = (one if isinstance(one, list) else [one] for one in args)
+                sizes = [x.nbytes for one in lists for x in one if isinstance(x, Tensor)]
+                # The functional form of an all-gather has no output among its arguments.
+                parts = args[1] if kind == "all-gather" and isinstance(args[1], int) else 1
+                self.sizes[kind] += sizes[-1] if kind == "all-to-all" else parts * max(sizes)
         return func(*args, **(kwargs or {}))
 
 

@@ -8,15 +8,17 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from fidgpt.cost import tensors_in
 from fidgpt.optim import SharesWork
 from fidgpt.parallel import DataParallel
-from fidgpt.placement import shards_of
+from fidgpt.placement import is_divided, shards_of
 from fidgpt.schedule import Schedule
 from fidgpt.train.gradients import by_mesh
 from fidgpt.train.run_directory import RunError
 
 Group = dict[str, Any]
 _TRIED_STEPS = 4  # SOAP changes nothing in its first
+_ROWS = 64  # and columns of a matrix that is tried; of fewer numbers, none is kept in 8 bits
 
 
 class GroupSchedules:
@@ -79,50 +81,68 @@ def make_optimizer(
     """Make the optimizer of parameter groups, which shares work and state with other processes.
 
     Raises:
-      RunError: it refuses its arguments, or needs whole matrices where processes hold parts.
+      RunError: it refuses its arguments, or cannot work on parts of matrices.
     """
     try:
         optimizer = make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
     decay_at_any_width(optimizer)
-    divided = [group for group in groups if any(map(shards_of, group["params"]))]
     is_own = isinstance(optimizer, SharesWork)
-    if divided and not is_own and not all(_treats_rows_alone(make, group) for group in divided):
-        raise RunError(
-            f"{type(optimizer).__name__} of {type(optimizer).__module__} needs whole matrices, "
-            "which an axis of the mesh divides: use an optimizer of fidgpt, or a size of 1 for "
-            "that axis."
-        )
+    name = type(optimizer).__name__
+    for group in groups if not is_own else ():
+        if not any(map(is_divided, group["params"])):
+            continue
+        treats_rows_alone, has_blocks = _tried(make, group)
+        if has_blocks:
+            raise RunError(
+                f"{name} of {type(optimizer).__module__} keeps its state in blocks of numbers with "
+                "a scale, which no checkpoint can put together where the mesh divides weights: use "
+                "an optimizer of fidgpt, or fiddler:use_mesh(replicate=-1)."
+            )
+        if any(map(shards_of, group["params"])) and not treats_rows_alone:
+            raise RunError(
+                f"{name} of {type(optimizer).__module__} needs whole matrices, which an axis of "
+                "the mesh divides: use an optimizer of fidgpt, or a size of 1 for that axis."
+            )
     if parallel.world_size > 1 and is_own:
         optimizer.share_work(parallel.world)
     return optimizer
 
 
-def _treats_rows_alone(make: Callable[..., Optimizer], group: Group) -> bool:
-    """Return whether an optimizer changes a small matrix as it changes its halves.
+def _tried(make: Callable[..., Optimizer], group: Group) -> tuple[bool, bool]:
+    """Try an optimizer on a small matrix and on its halves.
 
     An optimizer that takes a norm or a rotation of a matrix would silently be another one where
     each process has a part. One that cannot be tried, as it needs a closure, is left alone.
+
+    Returns:
+      Whether it changes both alike; whether its state is of tensors that are made of others.
     """
     generator = torch.Generator().manual_seed(0)
-    start, *gradients = torch.randn(_TRIED_STEPS + 1, 16, 8, generator=generator)
+    start, *gradients = torch.randn(_TRIED_STEPS + 1, _ROWS, _ROWS, generator=generator)
+    has_blocks = False
 
     def change(*sizes: int) -> torch.Tensor:
+        nonlocal has_blocks
         weights = [nn.Parameter(part.clone()) for part in start.split(sizes)]
         optimizer = make([{**group, "params": weights}])
         for gradient in gradients:
             for weight, part in zip(weights, gradient.split(sizes), strict=True):
                 weight.grad = part.clone()
             optimizer.step()
+        state = tensors_in(optimizer.state.values())
+        has_blocks = has_blocks or any(hasattr(one, "__tensor_flatten__") for one in state)
         return torch.cat([weight.detach() for weight in weights]) - start
 
     try:
-        with torch.random.fork_rng(devices=[]):
-            whole, halves = change(16), change(8, 8)
+        # Some compile their steps, which takes minutes.
+        with torch.random.fork_rng(devices=[]), torch.compiler.set_stance("force_eager"):
+            whole, halves = change(_ROWS), change(_ROWS // 2, _ROWS // 2)
     except (TypeError, ValueError, RuntimeError):
-        return True
-    return torch.allclose(whole, halves, rtol=1e-3, atol=1e-6 * whole.abs().max().item())
+        return True, has_blocks
+    bound = 1e-6 * whole.abs().max().item()
+    return torch.allclose(whole, halves, rtol=1e-3, atol=bound), has_blocks
 
 
 @contextmanager

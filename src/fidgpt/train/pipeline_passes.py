@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fidgpt.model.reports import collecting
 from fidgpt.parallel.pipeline import PipelinedModel
-from fidgpt.parallel.sharding import reduce_next
+from fidgpt.parallel.sharding import gather_within, reduce_next
 from fidgpt.parallel.weight_gradients import Products, deferring, multiply
 from fidgpt.train.device import derive_seed, seed_torch
 from fidgpt.train.loss import with_gradients
@@ -65,6 +65,10 @@ class StagePasses:
         self._shards = run.parallel.places.fsdp is not None
         self._seed = torch.initial_seed()
         self._shares = self._shares_of_stages()
+        self._gather_ahead = {
+            stage: gather_within(model, self._pipeline.stages.modules(model, stage))
+            for stage in (self._shares if self._shards else ())
+        }
         self._trains = self._trained_before()
         self._left = Counter(dict.fromkeys(self._shares, len(batch.micro_batches)))
         self._kept: dict[tuple[int, int], _Pass] = {}
@@ -159,6 +163,7 @@ class StagePasses:
         if is_last_pass:
             self._reduce_stage(stage)
         if total is not None:
+            self._gather_ahead.get(stage, lambda: None)()
             with state.clock.phase("backward"):
                 is_deferred = defers and not (is_last_pass and self._shards)
                 with deferring() if is_deferred else nullcontext([]) as products:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +11,7 @@ from fidgpt import cost
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import MeshSizes
 from fidgpt.plan import Cluster, Memory, Plan, Planner
+from fidgpt.recording import Sent
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.group_facts import GroupFacts, parameter_groups, without_layer
@@ -40,6 +42,7 @@ class Facts:
       dropout_matches_one_process: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
+      collectives: of a step, for each process of a pipeline; empty if they are unknown.
     """
 
     parameters: cost.ParameterCount
@@ -56,6 +59,7 @@ class Facts:
     dropout_matches_one_process: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
+    collectives: Sequence[Counter[Sent]] = ()
 
     @property
     def cluster(self) -> Cluster:
@@ -134,8 +138,9 @@ def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
     model, mesh = recipe.model, recipe.parallel.layout(cluster.size)
     planner = Planner(recipe, cluster)
     setting = planner.setting(mesh)
+    collectives = ()
     try:
-        plan = planner.plan(setting)
+        plan, collectives = planner.plan(setting), planner.collectives(setting)
     except cost.NEEDS_NUMBERS:
         plan = planner.plan_of_weights(setting)
     tokens_per_step = recipe.batch_size * recipe.seq_len
@@ -154,6 +159,7 @@ def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
         weights=None if recipe.weights is None else call_text(recipe.weights),
         evaluators=tuple(recipe.evaluators),
         copies=_copies(recipe.checkpoints, plan, mesh),
+        collectives=collectives,
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
         dropout_matches_one_process=recipe.parallel.dropout_matches_one_process(model, mesh),
     )

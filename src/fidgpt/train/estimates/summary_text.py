@@ -3,6 +3,7 @@
 import io
 import itertools
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from rich.text import Text
 from fidgpt.cost import PlaceCost
 from fidgpt.data import Curve
 from fidgpt.plan import Plan
+from fidgpt.recording import Sent
 from fidgpt.schedule import Schedule
 from fidgpt.train.estimates.facts import Facts, Summary, tokens_text
 from fidgpt.train.estimates.group_facts import GroupFacts
@@ -43,6 +45,7 @@ def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     for rows in (
         _groups(summary),
         *([_pipeline(plan)] if len((plan := summary.facts.plan).memory) > 1 else []),
+        *([_collectives(summary.facts.collectives)] if any(summary.facts.collectives) else []),
         memory_rows(summary.facts),
         [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
     ):
@@ -195,6 +198,36 @@ def _pipeline(plan: Plan) -> Rows:
         layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in stages)
         text = f"layers {layers}: {flops:.1%} of the FLOPs, {bytes_text(int(memory.total))}"
         rows.append((f"  stages of {rank}", text))
+    return rows
+
+
+COLLECTIVES = {
+    "gather": "all-gather",
+    "scatter": "reduce-scatter",
+    "reduce": "all-reduce",
+    "exchange": "all-to-all",
+    "send": "send",
+    "share": "broadcast",
+}
+
+
+def _collectives(processes: Sequence[Counter[Sent]]) -> Rows:
+    """Return what the process that sends most sends in a step, by axis and kind."""
+    sizes = [sum(one.bytes * number for one, number in sent.items()) for sent in processes]
+    most = max(range(len(sizes)), key=sizes.__getitem__)
+    title = f"most on stages of {most}: " if len(sizes) > 1 else ""
+    rows = [("collectives per step", f"{title}number, bytes of whole tensors")]
+    axes: dict[str, dict[str, tuple[int, int]]] = {}
+    for one, number in processes[most].items():
+        kinds = axes.setdefault(one.axis, {})
+        count, size = kinds.get(one.kind, (0, 0))
+        kinds[one.kind] = count + number, size + one.bytes * number
+    for axis, kinds in axes.items():
+        texts = [
+            f"{counted(number, COLLECTIVES[kind])}, {bytes_text(size)}"
+            for kind, (number, size) in kinds.items()
+        ]
+        rows.append((f"  {axis}", "; ".join(texts)))
     return rows
 
 

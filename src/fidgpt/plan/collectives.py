@@ -1,0 +1,185 @@
+"""What the processes of a mesh send each other in a step: numbers of collectives, and bytes."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from fidgpt.parallel.pipeline import PIPELINE
+from fidgpt.parallel.pipeline_schedule import Action
+from fidgpt.parallel.sharding import APART, EXACT, REST
+from fidgpt.plan.stages import Setting, Stage, Training, borrowed, fsdp_over, scheduled, stages_of
+from fidgpt.plan.trace import Trace
+from fidgpt.recording import Sent
+
+_BUCKET = 25 * 2**20  # bytes that DistributedDataParallel sums at once
+
+
+def step_collectives(
+    trace: Trace, training: Training, setting: Setting
+) -> tuple[Counter[Sent], ...]:
+    """Return the collectives of a step, for each process of a pipeline; for one if there is none.
+
+    Bytes are those of whole tensors, and what processes exchange those that each sends if tokens
+    choose all experts alike. Left out are the sums of a step's numbers, such as of its loss, and
+    what an optimizer sends.
+
+    Raises:
+      ValueError: the mesh cannot run the model.
+    """
+    number, size = setting.num_micro_batches, setting.pipeline
+    places, actions = [0], [[Action(0, kind, at) for at in range(number) for kind in "FB"]]
+    if size > 1:
+        plan = scheduled(training.schedule, size, number)
+        places, actions, number = plan.places, plan.actions, plan.number
+    _, stages = stages_of(trace, training, places)
+    counts_first = training.counts_first and number > 1
+    return tuple(
+        _Process(trace, training, setting, stages, places, rank, own, number, counts_first).sent()
+        for rank, own in enumerate(actions)
+    )
+
+
+class _Unit(NamedTuple):
+    """Which weights FSDP gathers together.
+
+    Attributes:
+      kind: as `fsdp_units` returns.
+      axis: that divides those which are apart; else "".
+      stage: of the weights; None for what is the rest of all stages.
+      part: of the trace; "" for the rest.
+      number: as in the trace.
+    """
+
+    kind: str
+    axis: str
+    stage: int | None
+    part: str
+    number: int
+
+
+@dataclass
+class _Weights:
+    """The weights of a unit: in how many layers, and elements of each, in all and trained."""
+
+    layers: int = 1
+    elements: int = 0
+    trained: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Process:
+    """A process that takes a step, by its actions; see `step_collectives`."""
+
+    trace: Trace
+    training: Training
+    setting: Setting
+    stages: Sequence[Stage]
+    places: Sequence[int]
+    rank: int
+    actions: Sequence[Action]
+    number: int
+    counts_first: bool
+
+    @cached_property
+    def own(self) -> dict[int, Stage]:
+        """The stages of the process."""
+        return {s: self.stages[s] for s, place in enumerate(self.places) if place == self.rank}
+
+    def sent(self) -> Counter[Sent]:
+        """Return the collectives of the step."""
+        sent, summed = Counter[Sent](), Counter[str]()
+        for stage in self.own.values():
+            for part, layers in stage.parts:
+                ahead = int(self.counts_first and part is not self.trace.parts[-1])
+                for work, passes in ((part.forward, 1 + ahead), (part.backward, 1)):
+                    each = layers * passes * self.number
+                    sent.update({one: round(count * each) for one, count in work.sent.items()})
+                summed.update({axis: layers * size for axis, size in part.summed.items()})
+        sent.update(Sent(axis, "reduce", 4 * size) for axis, size in summed.items())
+        sent += self._between_stages() if len(self.places) > 1 else Counter()
+        return sent + (self._sharded() if self.setting.mesh.num_shards > 1 else self._averaged())
+
+    def _between_stages(self) -> Counter[Sent]:
+        """Return what stages give those on other processes, and all of the pass that counts."""
+        sent, name, stream = Counter[Sent](), PIPELINE.name, self.trace.stream
+        for stage in self.own:
+            after = self.places[stage + 1 : stage + 2]
+            before = self.places[max(0, stage - 1) : stage]
+            number = (1 + self.counts_first) * (after not in ([], [self.rank]))
+            number += before not in ([], [self.rank]) and any(
+                sum(part.trained.values())
+                for earlier in self.stages[:stage]
+                for part, _ in earlier.parts
+            )
+            sent[Sent(name, "send", stream)] += self.number * number
+        sent[Sent(name, "share", stream)] = self.number * self.counts_first
+        tied = sum(trained for _, trained in self.trace.parts[-1].tied.values())
+        if tied and self.places[0] != self.places[-1]:
+            is_end = self.rank in (self.places[0], self.places[-1])
+            size = 4 * tied // self.setting.mesh.num_shards
+            sent[Sent(name, "exchange", is_end * size)] += 1
+        return sent
+
+    @cached_property
+    def _units(self) -> Mapping[_Unit, _Weights]:
+        # Gathered where it is empty, too, as on a process without embedding and unembedding.
+        units = {_Unit(REST, "", None, "", 0): _Weights()}
+        for stage, whole in self.own.items():
+            for part, layers in whole.parts:
+                for unit, elements in part.parameters.items():
+                    is_rest, axis = unit.kind == REST, unit.axis if unit.kind == APART else ""
+                    where = (None, "", 0) if is_rest else (stage, part.name, unit.number)
+                    key = _Unit(unit.kind, axis, *where)
+                    weights = units.setdefault(key, _Weights(1 if is_rest else layers))
+                    times = layers if is_rest else 1
+                    weights.elements += times * elements
+                    weights.trained += times * part.trained.get(unit, 0)
+        return units
+
+    def _copies(self, axis: str) -> int:
+        """Return how many processes with other tokens hold the same as this one."""
+        mesh = self.setting.mesh
+        shared = fsdp_over(mesh, axis)[0] * borrowed(mesh, axis)
+        return mesh.size // mesh.token_copies // shared
+
+    def _sharded(self) -> Counter[Sent]:
+        """Return what FSDP gathers, and the gradients that it sums, once a step."""
+        sent = Counter[Sent]()
+        for unit, weights in self._units.items():
+            shards, copies = fsdp_over(self.setting.mesh, unit.axis)[0], self._copies(unit.axis)
+            if shards > 1:
+                itemsize = 4 if unit.kind == EXACT else self.training.itemsize
+                size = itemsize * weights.elements
+                sent[Sent("shard", "gather", size)] += weights.layers * self._gathers(unit)
+                if weights.trained:
+                    sent[Sent("shard", "scatter", 4 * weights.trained)] += weights.layers
+            if copies > 1 and weights.trained:
+                size = 4 * weights.trained // shards
+                sent[Sent("replicate", "reduce", size)] += weights.layers
+        return sent
+
+    def _gathers(self, unit: _Unit) -> int:
+        """Return how often a unit is gathered: for every pass, or where it does not stay so."""
+        if unit.kind not in (EXACT, REST):
+            return (2 + self.counts_first) * self.number
+        gathers = stays = int(self.counts_first)
+        for stage, kind, _ in self.actions:
+            if kind != "W" and unit.stage in (None, stage):
+                gathers += not stays
+                stays = kind == "F"
+        return gathers
+
+    def _averaged(self) -> Counter[Sent]:
+        """Return the sums of gradients of copies, once a step."""
+        sent, totals = Counter[Sent](), Counter[str]()
+        for unit, weights in self._units.items():
+            totals[unit.axis] += weights.layers * weights.trained
+        for axis, elements in totals.items():
+            if elements and self._copies(axis) > 1:
+                is_wrapped = not axis and len(self.places) == 1
+                size = elements * (self.training.itemsize if is_wrapped else 4)
+                buckets = 1 if axis else -(-size // _BUCKET)
+                sent[Sent("replicate", "reduce", size // buckets)] += buckets
+        return sent
