@@ -20,6 +20,7 @@ from fidgpt import configs, data, fiddlers, train
 from fidgpt.graph import build
 from fidgpt.model import LoRALinear, materialize
 from fidgpt.train import Answers
+from fidgpt.train.estimates.facts import facts_of
 
 
 def answers(chosen: list[float], rejected: list[float]) -> Answers:
@@ -137,6 +138,7 @@ def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> 
             frozen = scores(trainer.model, batch)[0] if loss != "orpo" else None
         moved(trainer.model)
         if size is None:
+            assert facts_of(trainer).tokens_per_step == 4 * 2 * 64
             sums, lengths, chosen = scores(trainer.model, batch)
             policy, reference = (
                 Answers(
