@@ -51,6 +51,7 @@ from fidgpt.optim import (
     fraction,
     power_lines_batch_size,
 )
+from fidgpt.ranges import require_positive, require_size
 from fidgpt.tags import HeadDim, LogitCap, NumSteps, SeqLen
 from fidgpt.train import Trainer
 
@@ -81,6 +82,10 @@ def nanochat(
     CORE above GPT-2's 0.2565. In `window_pattern`, S is a layer with a window and L one without, as
     the last one always is.
     """
+    require_size(depth=depth, head_dim=head_dim)
+    require_positive(tokens_per_parameter=tokens_per_parameter)
+    if not window_pattern or set(window_pattern) - {*"SL"}:
+        raise ValueError(f"{window_pattern=} must be letters S and L, one or more.")
     cfg = base()
     cfg.vocab_size, cfg.seq_len, cfg.max_grad_norm = vocab_size, seq_len, None
     use_packing(cfg)

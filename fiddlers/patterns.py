@@ -9,6 +9,7 @@ import fiddle as fdl
 from fidgpt.graph import ConfigError, clone_part, find
 from fidgpt.graph.binding import numbers_in
 from fidgpt.model import Transformer
+from fidgpt.ranges import require_size
 from fidgpt.train import Trainer
 
 __all__ = ["unroll"]
@@ -24,8 +25,7 @@ def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
       every: length of the pattern instead: after `unroll(every=2)`, `blocks[1]` is every second
         layer at any depth. The length is rounded up to a multiple of the current pattern's.
     """
-    if every is not None and every < 1:
-        raise ConfigError(f"{every=} must be 1 or more layers.")
+    require_size(every=every)
     depth_of = numbers_in(cfg)
     for model in find(cfg, Transformer):
         if every is None:

@@ -1,6 +1,5 @@
 """Length of a run, precision, text and tokenizer."""
 
-import math
 from typing import Any
 
 import fiddle as fdl
@@ -12,6 +11,7 @@ from fidgpt.fiddlers.texts import own_corpus, set_source
 from fidgpt.graph import ConfigError, bind, build, find, swap_all
 from fidgpt.graph.edits import change_by
 from fidgpt.optim import steps_for_tokens, tokens_for_parameters
+from fidgpt.ranges import require_positive
 from fidgpt.tags import BatchSize, LearningRate, SeqLen, TokensPerParameter
 from fidgpt.train import Float32, Samples, Trainer
 
@@ -56,8 +56,7 @@ def train_for(
         raise ConfigError(f"{tokens=} and {tokens_per_parameter=} cannot both be set; remove one.")
     whole: Any = 100_000_000 if tokens is None else tokens
     if tokens_per_parameter is not None:
-        if not 0 < tokens_per_parameter < math.inf:
-            raise ConfigError(f"{tokens_per_parameter=} must be above 0, and finite.")
+        require_positive(tokens_per_parameter=tokens_per_parameter)
         whole = fdl.Config(
             tokens_for_parameters,
             parameters=count_parameters(build(bind(cfg).model)).active,

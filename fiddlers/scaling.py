@@ -1,6 +1,5 @@
 """Scaling of hyperparameters with the size of a model."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +28,7 @@ from fidgpt.optim import (
     optimal_tokens,
     steps_for_tokens,
 )
+from fidgpt.ranges import require_positive, require_size
 from fidgpt.tags import BatchSize, HeadDim, HiddenDim, InitStd, SeqLen
 from fidgpt.train import Trainer
 
@@ -37,8 +37,7 @@ __all__ = ["make_depth", "scale_depth", "use_mup"]
 
 def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
     """Multiply the number of layers, keeping their pattern."""
-    if not 0 < factor < math.inf:
-        raise ConfigError(f"{factor=} must be above 0, and finite.")
+    require_positive(factor=factor)
     for model in find(cfg, Transformer):
         if not isinstance(model.num_layers, int):
             raise ConfigError(
@@ -63,6 +62,7 @@ def make_depth(cfg: fdl.Config[Trainer], depth: int = 12, multiple_of: int = 8) 
       multiple_of: batches are a multiple of this and of a power of two, so that they can be split
         evenly over processes; set the number of processes if it does not divide 8.
     """
+    require_size(depth=depth)
     cfg.model.num_layers = depth
     cfg.model.hidden_dim = make_formula(cfg, "64 * {model.num_layers}")
     for mixer in find(cfg.model, *ATTENTIONS, *RECURRENT):

@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.fiddlers.attention import use_value_embeddings
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.graph import ConfigError, clone_part, find, swap_all
+from fidgpt.graph import clone_part, find, swap_all
 from fidgpt.graph.binding import numbers_in
 from fidgpt.model import (
     Attention,
@@ -20,6 +20,7 @@ from fidgpt.model import (
     ValueEmbedding,
     WeightlessRMSNorm,
 )
+from fidgpt.ranges import require_size
 from fidgpt.tags import HiddenDim, NumLayers
 from fidgpt.train import Trainer
 
@@ -71,8 +72,7 @@ def use_gated_value_embeddings(
       every: how often a layer has one, counted from the last layer, which has.
       num_channels: first elements of the stream that a gate reads.
     """
-    if every < 1:
-        raise ConfigError(f"{every=} must be 1 or more layers.")
+    require_size(every=every)
     use_value_embeddings(cfg)
     depth_of = numbers_in(cfg)
     for model in find(cfg, Transformer):

@@ -26,8 +26,8 @@ INSIDE = {
     "plan": LIBRARY | ROOT,
     "train": LIBRARY | ROOT | {"plan"},
     "graph": {"collection", "late"},
-    "fiddlers": LIBRARY | {"train", "graph", "tags"},
-    "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
+    "fiddlers": LIBRARY | {"train", "graph", "tags", "ranges"},
+    "configs": LIBRARY | {"train", "graph", "tags", "fiddlers", "ranges"},
     # The language knows no component and no trainer: who runs what it made knows both.
     "compose": ROOT | {"graph", "tags", "fiddlers", "configs", "late"},
     "runs": LIBRARY | ROOT | {"plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},

@@ -68,6 +68,8 @@ def test_something_must_be_left() -> None:
     freezing = [f"fiddler:freeze(model.{one})" for one in everything]
     with pytest.raises(ConfigError, match="selects no parameter .* nothing would be trained"):
         build_trainer(composed("config:debug", *freezing))
+    with pytest.raises(ConfigError, match="valu has no adapter; query, key, value, out, gate"):
+        build_trainer(composed("config:debug", "fiddler:use_lora(modules=[query, valu])"))
     with pytest.raises(ValueError, match=r"write blocks\[3\], or blocks\[1::2\]"):
         AllBut(["blocks[a]"])
 

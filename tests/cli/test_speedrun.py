@@ -1,13 +1,16 @@
 """The chain of the speedrun: its commands, what it runs again, and its page."""
 
+import argparse
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fidgpt.cli import speedrun, speedrun_page
+from fidgpt.graph import ConfigError
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +47,13 @@ def test_stages_run_once_each(started: list[list[str]], tmp_path: Path) -> None:
         "--data=there",
         f"--out={tmp_path / 'pretrained.json'}",
     ]
+
+
+@pytest.mark.parametrize("flag", ["--depth=0", "--depth=1000", "--hardware=foo", "--only=foo"])
+def test_a_wrong_value_of_a_flag_is_one_line(flag: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(speedrun, "FLAGS", argparse.Namespace())
+    with pytest.raises(ConfigError, match=flag):
+        speedrun.main([flag, "--print"])
 
 
 def test_slurm_gets_a_job_for_each_stage(started: list[list[str]], tmp_path: Path) -> None:

@@ -111,10 +111,7 @@ def test_preferences_and_a_teacher_are_steps() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        (
-            {"model": {"_component_": "torchtune.models.clip.clip_vision"}},
-            "config of clip_vision",
-        ),
+        ({"model": {"_component_": "models.clip.clip_vision"}}, "config of clip_vision"),
         ({"loss": {"_component_": "torchtune.rlhf.loss.PPOLoss"}}, "no equivalent of the loss"),
         ({"dataset": {"_component_": "torchtune.datasets.x"}}, "no equivalent of the dataset"),
     ],
@@ -128,7 +125,10 @@ def test_substitutes_are_named(tmp_path: Path) -> None:
     optimizer = {"_component_": "bitsandbytes.optim.PagedAdamW", "lr": 2e-5}
     component = "torchtune.models.qwen2_5.qlora_qwen2_5_0_5b"
     model = {"_component_": component, "lora_attn_modules": ["q_proj"], "lora_rank": 8}
-    composition, unmapped = composed(optimizer=optimizer, model=model)
+    datasets = [{**RECIPE["dataset"], "max_rows": 7}, {"_component_": "torchtune.datasets.x"}]
+    composition, unmapped = composed(optimizer=optimizer, model=model, dataset=datasets)
+    assert "dataset.max_rows: 7 (fidgpt has no equivalent)" in unmapped
+    assert "dataset: torchtune.datasets.x (one is read: write the others into its file)" in unmapped
     trainer = build_trainer(composition.resolved, composition.catalogue)
     assert any(isinstance(module, QLoRALinear) for module in trainer.model.modules())
     assert "optimizer: PagedAdamW (replaced by AdamW)" in unmapped

@@ -28,12 +28,17 @@ def test_a_package_that_a_model_lacks_is_no_misfit(monkeypatch: pytest.MonkeyPat
         try_model(build_trainer(cfg))
 
 
-@pytest.mark.parametrize("name", ["data", "include_path"])
-def test_rows_of_tasks_that_are_not_there_are_found(name: str) -> None:
-    cfg = configs.debug()
-    fiddlers.use_tasks(cfg, ["core"])
-    setattr(cfg.evaluators["tasks"], name, "nowhere")
-    with pytest.raises(DataError, match=f"{name}=nowhere of the tasks does not exist"):
+@pytest.mark.parametrize("name", ["data", "include_path", "role"])
+def test_rows_that_are_not_there_or_are_wrong_are_found(name: str, tmp_path: Path) -> None:
+    cfg, error = configs.debug(), f"{name}=nowhere of the tasks does not exist"
+    if name == "role":
+        (tmp_path / "chat.jsonl").write_text('{"messages": [{"content": "a"}]}\n')
+        fiddlers.use_conversations(cfg, str(tmp_path), template="chatml")
+        error = "chat.jsonl, line 1 has the role None in message 1"
+    else:
+        fiddlers.use_tasks(cfg, ["core"])
+        setattr(cfg.evaluators["tasks"], name, "nowhere")
+    with pytest.raises(DataError, match=error):
         require_present(Resolved.of(cfg), build_trainer(cfg))
 
 

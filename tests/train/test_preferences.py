@@ -20,6 +20,7 @@ from fidgpt import configs, data, fiddlers, train
 from fidgpt.graph import build
 from fidgpt.model import LoRALinear, materialize
 from fidgpt.train import Answers
+from fidgpt.train.estimates.facts import facts_of
 
 
 def answers(chosen: list[float], rejected: list[float]) -> Answers:
@@ -137,6 +138,7 @@ def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> 
             frozen = scores(trainer.model, batch)[0] if loss != "orpo" else None
         moved(trainer.model)
         if size is None:
+            assert facts_of(trainer).tokens_per_step == 4 * 2 * 64
             sums, lengths, chosen = scores(trainer.model, batch)
             policy, reference = (
                 Answers(
@@ -165,9 +167,12 @@ def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> 
 
 @pytest.mark.slow
 def test_padding_of_pairs_counts_for_no_expert(path: Path) -> None:
-    """Rows of 64 tokens train as the same rows of 40, in any micro-batches."""
+    """Rows of 64 tokens train as the same rows of 40, in any micro-batches.
+
+    Predictions of tokens further ahead do not count those of rejected answers.
+    """
     rows, gradients = [], []
-    for size, window in ((None, 65), (1, 65), (1, 41)):
+    for size, window in ((None, 65), (1, 65), (1, 41), (None, 41)):
         trainer = trainer_of(path, fiddlers.use_moe, fiddlers.use_mtp, size=size)
         trainer.gradient_transform = lambda parameters: gradients.append(
             torch.cat([one.grad.flatten() for one in parameters if one.grad is not None])
@@ -175,8 +180,11 @@ def test_padding_of_pairs_counts_for_no_expert(path: Path) -> None:
         batch = trainer.stream.batch(0).sequences(2).map(lambda x, n=window: x[:, :n])
         assert batch.real is not None and batch.real.sum(1).max() < 41
         batch = batch.map(lambda x: x.unflatten(0, (-1, 2)).flatten(1))
+        if len(rows) == 3:
+            batch.tokens[:, 41:] = 7
         rows.append(trainer.update(trainer.init_state(), batch))
-    for row, ours in zip(rows, gradients, strict=True):
+    assert rows.pop()["mtp/1"] == pytest.approx(rows[0]["mtp/1"])
+    for row, ours in zip(rows, gradients[:3], strict=True):
         torch.testing.assert_close(ours, gradients[0], rtol=1e-4, atol=1e-6)
         for key in rows[0]:
             torch.testing.assert_close(

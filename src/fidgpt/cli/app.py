@@ -24,7 +24,6 @@ INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
 _NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _PATIENCE_SECONDS = 20
-_EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 Main = Callable[[list[str]], int | None]
 
 app.define_help_flags()
@@ -267,5 +266,8 @@ def _with_directives(arguments: Sequence[str]) -> list[str]:
 
 def _unknown_flag(name: str) -> str:
     near = "".join(f" Did you mean --{flag}?" for flag in difflib.get_close_matches(name, FLAGS, 1))
-    hint = f"\n  Config changes go into --config, such as {_EXAMPLE}" if "config" in FLAGS else ""
+    if "trials" in name and "search" in FLAGS:
+        near = " A number of trials is that of a sampler: --search=tpe:50."
+    example = "Config changes are words without dashes, such as make_small num_steps=200."
+    hint = f"\n  {example}" if "config" in FLAGS else ""
     return f"there is no flag --{name}.{near}{hint}"

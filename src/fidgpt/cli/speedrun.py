@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidgpt.cli import app
+from fidgpt.graph.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.train import Trainer
 
 FLAGS = argparse.Namespace()  # of the command, which shares names of flags with its stages
 
+_DEEPEST = 100  # layers, of 6,400 channels
 _ENDED = "stages.json"
 _CHAT_TASKS = ("arc_easy", "arc_challenge", "mmlu", "gsm8k")
 
@@ -73,16 +75,20 @@ def main(arguments: list[str]) -> int:
     """Run the stages that are left, and write `report.html`; return the status.
 
     Raises:
-      ValueError: the machine is unknown.
+      ConfigError: a flag has no such value.
     """
     from fidgpt.cli.speedrun_page import write_page
     from fidgpt.files import write_whole
     from fidgpt.train.device import machine_name
 
     _parser().parse_args(arguments, FLAGS)
+    if not 1 <= FLAGS.depth <= _DEEPEST:
+        raise ConfigError(f"--depth={FLAGS.depth} must be from 1 to {_DEEPEST}.")
     machine = FLAGS.hardware or machine_name()
     folder = Path(FLAGS.run_dir or f"runs/speedrun-{FLAGS.depth}")
     stages = _stages(folder, machine)
+    if FLAGS.only not in (None, *(names := [stage.name for stage in stages])):
+        raise ConfigError(f"--only={FLAGS.only} is none of {', '.join(names)}.")
     if FLAGS.print:
         print("\n".join(_plan(stages, machine)))
         return 0
@@ -110,7 +116,10 @@ def _ended(folder: Path) -> dict[str, float]:
 
 
 def _gpus(machine: str) -> int:
-    return 0 if machine.startswith("cpu") else int(machine.rpartition("x")[2])
+    number = machine.rpartition("x")[2]
+    if not number.isdigit():
+        raise ConfigError(f"--hardware={machine} is no device and number of them, as h100x8.")
+    return 0 if machine.startswith("cpu") else int(number)
 
 
 def _stages(folder: Path, machine: str) -> list[Stage]:
@@ -188,7 +197,11 @@ def _cost(config: Sequence[str], machine: str) -> tuple[float, int, int]:
     from fidgpt.train.estimates.facts import facts_of
 
     trainer: Trainer = build_trainer(compose(list(config)).resolved)
-    facts = facts_of(trainer, machine_named(machine, trainer.precision.dtype))
+    try:
+        cluster = machine_named(machine, trainer.precision.dtype)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    facts = facts_of(trainer, cluster)
     return 24 * facts.plan.days, facts.tokens, facts.parameters.total
 
 

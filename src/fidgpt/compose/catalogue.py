@@ -81,6 +81,9 @@ def called(name: str, function: Callable[..., Any], /, *args: Any, **named: Any)
         if is_user_error(error):
             raise
         lines = str(error).splitlines() or [""]
+        parameter = lines[0].partition("=")[0]  # as of `depth=0 must be 1 or more.`
+        if isinstance(error, ValueError) and parameter in inspect.signature(function).parameters:
+            raise ConfigError(lines[0]) from error
         raise ConfigError(
             f"{name} failed, so it may not suit this config.\n"
             f"  {type(error).__name__}: {lines[0]:.200}\n"

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import fiddle as fdl
+
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.conflicts import described, overridden, own_errors
@@ -97,8 +99,19 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
         for effect in effects
         if not effect.edits
     ]
-    others = [*overridden(composition), *reaching_out(composition)]
+    others = [*overridden(composition), *_tying_settings(composition), *reaching_out(composition)]
     return Report(changes, [*composition.unused, *idle, *others])
+
+
+def _tying_settings(composition: Composition) -> Iterator[str]:
+    """Yield a sentence for each tie of factories, of which every use makes a component."""
+    for effect in composition.effects:
+        ties = split_directive(effect.meant)[0] == "tie"
+        if ties and any(isinstance(edit.after, fdl.Partial) for edit in effect.edits):
+            yield (
+                f"{effect.named} shares settings, not weights: each use of a factory makes a "
+                "component of its own. fiddler:share_blocks ties the weights of layers."
+            )
 
 
 def num_places(composition: Composition, edits: Iterable[Edit]) -> int:

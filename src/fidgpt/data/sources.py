@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -32,6 +33,7 @@ _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
 _ROWS_AT_ONCE = 256
+_TRIED_ROWS = 1000  # by --dry_run
 
 
 @runtime_checkable
@@ -192,8 +194,9 @@ class TextFiles:
                 yield from filter(None, self._read(path))
 
     def require_present(self) -> None:
-        """Raise DataError if there is no text at the path."""
-        self._files()
+        """Raise DataError if there is no text at the path, or a first row holds no document."""
+        for _ in itertools.islice(self.documents(), _TRIED_ROWS):
+            pass
 
     def identity(self) -> str:
         """Return the options, and a hash of the files' paths, sizes and modification times."""

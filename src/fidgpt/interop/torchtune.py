@@ -40,11 +40,21 @@ _ELSEWHERE = re.compile(
 class _Recipe(Recipe):
     """A conversion, by the components of the file."""
 
-    def component(self, key: str) -> tuple[str, dict[str, Any]]:
-        """Remove a component; return the last part of its name, and its arguments."""
+    def component(self, key: str, known: str = "") -> tuple[str, dict[str, Any]]:
+        """Remove a component, the first of a list; return the last part of its name, and arguments.
+
+        Other arguments than those in `known` are noted, as are other components.
+        """
         value = self.take(key)
+        for other in value[1:] if isinstance(value, list) else ():
+            self.note(key, other.get(_COMPONENT), "one is read: write the others into its file")
+        value = value[0] if isinstance(value, list) and value else value
         arguments = dict(value) if isinstance(value, dict) else {}
-        return str(arguments.pop(_COMPONENT, "")).rpartition(".")[2], arguments
+        name = str(arguments.pop(_COMPONENT, "")).rpartition(".")[2]
+        for argument, given in arguments.items():
+            if argument not in known.split() and given not in (None, False, 0):
+                self.note(f"{key}.{argument}", given, "fidgpt has no equivalent")
+        return name, arguments
 
 
 def is_torchtune(document: Any) -> bool:
@@ -72,7 +82,7 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
         if not is_torchtune(document) or "model" not in document:
             raise ConfigError("it is no training recipe of torchtune, with a model and a dataset.")
         recipe = _Recipe(document, elsewhere=_ELSEWHERE)
-        loss, options = recipe.component("loss")
+        loss, options = recipe.component("loss", "beta label_smoothing num_output_chunks")
         if loss not in _LOSSES:
             refuse("the loss", loss)
         if "quantizer" in document:
@@ -101,7 +111,10 @@ def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
 
 def _model(recipe: _Recipe) -> dict[str, Any] | None:
     """Map the model; return the settings of its adapters, or None."""
-    name, arguments = recipe.component("model")
+    name, arguments = recipe.component(
+        "model",
+        "lora_attn_modules apply_lora_to_mlp lora_rank lora_alpha lora_dropout quantize_base",
+    )
     path = _checkpoint(recipe, "checkpointer")
     recipe.directives += [f"config:chat(base={str(path)!r})"] if path else model_directives(name)
     arguments["quantize_base"] = name.startswith("qlora_") or arguments.get("quantize_base")
@@ -111,27 +124,37 @@ def _model(recipe: _Recipe) -> dict[str, Any] | None:
 
 
 def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
-    name, arguments = recipe.component("dataset")
-    _, tokenizer = recipe.component("tokenizer")
+    if "datasets" in recipe.section("dataset"):  # of a ConcatDataset
+        recipe.left["dataset"] = recipe.left["dataset"]["datasets"]
+    known = "source column train_on_input packed split data_files"
+    name, arguments = recipe.component("dataset", known)
+    _, tokenizer = recipe.component("tokenizer", "path merges_file max_seq_len")
     recipe.wanted["seq_len"] = tokenizer.get("max_seq_len") or _DEFAULT_SEQ_LEN
     if not tokenizer.get("max_seq_len"):
         recipe.note("tokenizer.max_seq_len", None, f"sequences have {_DEFAULT_SEQ_LEN} tokens")
-    source = arguments.get("source")
+    source, files = arguments.get("source"), arguments.get("data_files")
+    hub = "" if files else "hub_"
+    if files:  # the source is the name of a reader
+        [source, *others] = files if isinstance(files, list) else [files]
+        if others:
+            recipe.note("dataset.data_files", others, "one is read: give a folder of them")
     if dpo is not None and name == "stack_exchange_paired_dataset":
         path = source or "lvwerra/stack-exchange-paired"
-        recipe.change("fiddler:use_hub_preferences", path=path, beta=float(dpo.get("beta", 0.1)))
+        recipe.change(f"fiddler:use_{hub}preferences", path=path, beta=float(dpo.get("beta", 0.1)))
         if smoothing := dpo.get("label_smoothing"):
             recipe.wanted["step.preference.label_smoothing"] = smoothing
     elif name in _ALPACA:
         path = source or _ALPACA[name]
         train_on = "all" if arguments.get("train_on_input", True) else "assistant"
-        recipe.change("fiddler:use_hub_conversations", path=path, train_on=train_on)
+        recipe.change(f"fiddler:use_{hub}conversations", path=path, train_on=train_on)
     elif name == "text_completion_dataset" and source:
         field = arguments.get("column") or "text"
-        recipe.change("fiddler:use_hub_text", path=source, text_field=field)
+        recipe.change(f"fiddler:use_{hub}text", path=source, text_field=field)
     else:
         refuse("the dataset", name)
     split = re.fullmatch(r"train\[:(\d+)%\]", str(arguments.get("split")))
+    if not split and arguments.get("split") not in (None, "train"):
+        recipe.note("dataset.split", arguments["split"], "all of train is read")
     held_out = round(1 - int(split[1]) / 100, 2) if split else 0
     recipe.wanted["data.corpus.validation_fraction"] = held_out
     if not split and dpo is None:
@@ -149,14 +172,11 @@ def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
     dropout = float(adapters.get("lora_dropout", 0.0))
     name = "fiddler:use_qlora" if adapters["quantize_base"] else "fiddler:use_lora"
     recipe.change(name, rank=rank, alpha=alpha, dropout=dropout, modules=modules)
-    for key in ("apply_lora_to_output", "use_dora"):
-        if adapters.get(key):
-            recipe.note(f"model.{key}", True, "fidgpt has no equivalent")
 
 
 def _distillation(recipe: _Recipe) -> None:
     model, _ = recipe.component("teacher_model")
-    kind, ratio = recipe.component("kd_loss")[0], recipe.take("kd_ratio", 0.5)
+    kind, ratio = recipe.component("kd_loss", "num_output_chunks")[0], recipe.take("kd_ratio", 0.5)
     if not model:
         return
     if kind not in _TEACHER_LOSSES:
@@ -167,7 +187,7 @@ def _distillation(recipe: _Recipe) -> None:
 
 
 def _optimizer(recipe: _Recipe) -> None:
-    name, arguments = recipe.component("optimizer")
+    name, arguments = recipe.component("optimizer", "lr betas eps weight_decay fused")
     if name in _SUBSTITUTES:
         recipe.note("optimizer", name, "replaced by AdamW")
     elif name != "AdamW":
@@ -175,7 +195,7 @@ def _optimizer(recipe: _Recipe) -> None:
     usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
     recipe.adamw(*(arguments.get(key, value) for key, value in usual.items()))
     recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
-    schedule, options = recipe.component("lr_scheduler")
+    schedule, options = recipe.component("lr_scheduler", "num_warmup_steps")
     shape = {"min_lr_ratio": 0.0} if schedule else {}
     recipe.change("fiddler:use_cosine" if schedule else "fiddler:use_constant", **shape)
     recipe.change("fiddler:set_warmup", warmup=int(options.get("num_warmup_steps", 0)))

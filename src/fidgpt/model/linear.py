@@ -139,6 +139,14 @@ class AdaptersOf:
     def __call__(self, name: str, parameter: Tensor) -> bool:
         return is_adapter(name, parameter) and name.split(".")[-2] in self.modules
 
+    def require_each(self, model: nn.Module) -> None:
+        """Raise ValueError if there is a module without an adapter among those to train."""
+        adapters = (name for name, one in model.named_parameters() if is_adapter(name, one))
+        held = {name.split(".")[-2]: None for name in adapters}
+        for module in self.modules:
+            if module not in held:
+                raise ValueError(f"modules: {module} has no adapter; {', '.join(held)} have.")
+
 
 Mixin = TypeVar("Mixin", bound=nn.Module)
 

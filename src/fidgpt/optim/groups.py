@@ -153,6 +153,9 @@ def train_only(model: nn.Module, trainable: Predicate | None) -> None:
         for module in trainable.modules:
             if module not in frozen:
                 raise ValueError(f"modules: {module} has no parameters to freeze; leave it out.")
+    among = trainable.among if isinstance(trainable, AllBut) else trainable
+    if (require := getattr(among, "require_each", None)) is not None:  # of adapters
+        require(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("trainable selects no parameter of the model: nothing would be trained.")
 

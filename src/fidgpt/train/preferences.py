@@ -255,7 +255,7 @@ class PairLoss(NextToken):
         real: Bool[Tensor, "pairs windows"] | None = None,
     ) -> None:
         batch = sides_of(tokens, counted, real)
-        super().count(batch.tokens, batch.counted, batch.real)
+        super().count(batch.tokens, of_chosen(batch.mask), batch.real)
         if self.likelihood:
             spoken = until_last(batch)[::2, 1:]
             report_loss("loss", spoken.new_zeros((), dtype=torch.float32), count=spoken.sum())
@@ -285,9 +285,9 @@ class PairLoss(NextToken):
 
     def _answers(self, model: LanguageModel, batch: Batch) -> tuple[Tensor, Answers]:
         """Return the features of both sides, and what the model says of their answers."""
-        ctx = model.context_of(batch.inputs, counted=batch.counted_targets, real=batch.real_inputs)
-        features = model.features(batch.inputs, ctx)
         counts = batch.mask[:, 1:]
+        ctx = model.context_of(batch.inputs, counted=of_chosen(counts), real=batch.real_inputs)
+        features = model.features(batch.inputs, ctx)
         rows = counts.nonzero()[:, 0]
         each = log_probabilities(
             features[counts], model.unembedding, batch.targets[counts], self.loss
@@ -306,6 +306,11 @@ def sides_of(tokens: Tensor, counted: Tensor | None, real: Tensor | None) -> Bat
     """Return rows of pairs as twice as many rows: chosen, rejected, chosen, and so on."""
     counted = torch.ones_like(tokens, dtype=torch.bool) if counted is None else counted
     return Batch(tokens, counted, real).sequences(2)
+
+
+def of_chosen(mask: Bool[Tensor, "rows window"]) -> Bool[Tensor, "rows window"]:
+    """Return a mask without the rejected answers, which no loss of modules may make likelier."""
+    return mask & (torch.arange(len(mask), device=mask.device) % 2 == 0).unsqueeze(1)
 
 
 def until_last(batch: Batch) -> Bool[Tensor, "rows window"]:

@@ -143,7 +143,7 @@ def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
         plan, collectives = planner.plan(setting), planner.collectives(setting)
     except cost.NEEDS_NUMBERS:
         plan = planner.plan_of_weights(setting)
-    tokens_per_step = recipe.batch_size * recipe.seq_len
+    tokens_per_step = recipe.batch_size * recipe.step.sequences_per_row * recipe.seq_len
     is_changed = recipe.trainable is not None
     trained = trainable_copy(model, recipe.trainable) if is_changed else model
     return Facts(

@@ -150,13 +150,7 @@ def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of a question with the beginning of an answer."""
     if tokenizer.chat is None:
         return document_begin(tokenizer, f"{text}\nAnswer:\n")
-    template = ChatTemplate(tokenizer)
-    rendered = template.render([{"role": "user", "content": text}], prompts=True)
-    tokens: list[int] = []
-    for _, piece, number in template.pieces(rendered):
-        tokens += tokenizer.encode(piece.replace("\ufdd0", "")) if number is None else [number]
-    begin = document_begin(tokenizer, "")
-    return tokens if tokens[:1] == begin else [*begin, *tokens]
+    return ChatTemplate(tokenizer).prompt([{"role": "user", "content": text}], tokenizer)
 
 
 CHATS: Mapping[str, _Chat] = {
