@@ -16,10 +16,6 @@ class HeadDim(fdl.Tag):
     """Size of one attention head, in elements."""
 
 
-class FfnDim(fdl.Tag):
-    """Intermediate width of an MLP, in elements."""
-
-
 class NumLayers(fdl.Tag):
     """Depth of the model, in blocks."""
 
