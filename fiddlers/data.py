@@ -57,9 +57,13 @@ def use_mixture(
     names = [OWN, *texts]
     if stages and last_weights:
         raise ConfigError("stages and last_weights cannot be combined; remove one of them.")
-    for given in [weights or {}, last_weights or {}, *(stages or {}).values()]:
+    all_weights = [weights or dict.fromkeys(names, 1.0), last_weights or {}]
+    all_weights += (stages or {}).values()
+    for given in all_weights:
         if strange := [name for name in given if name not in names]:
             raise ConfigError(f"there is no text {strange[0]!r}; the texts are {', '.join(names)}.")
+    if unread := [name for name in texts if not any(name in given for given in all_weights)]:
+        raise ConfigError(f"{unread[0]!r} has no weight, and would not be read.")
 
     own = cfg.data.streams[OWN] if fdl.get_callable(cfg.data) is Mixture else cfg.data
     streams = {OWN: own}
@@ -68,7 +72,7 @@ def use_mixture(
         if "transforms" in fdl.ordered_arguments(own):
             streams[name].transforms = list(own.transforms)  # a separate list
         streams[name].corpus = text_like(own_corpus(cfg), path, text_field=text_field)
-    first = dict(weights or dict.fromkeys(names, 1.0))
+    first = dict(all_weights[0])
     later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
     if last_weights:
         later = fdl.Config(annealed, begin=first, end=dict(last_weights), num_steps=NumSteps.new())
