@@ -286,3 +286,10 @@ def test_what_a_run_of_this_length_makes_no_use_of_is_said(
 ) -> None:
     sentences = without_effect(debug(*directives))
     assert len(sentences) == bool(sentence) and "".join(sentences).startswith(sentence)
+
+
+@pytest.mark.parametrize("first", [[], ["fiddler:share_blocks"]])
+def test_a_tie_of_factories_shares_settings_unless_blocks_are_shared(first: list[str]) -> None:
+    tie = "tie:model.blocks[1]=model.blocks[0]"
+    warnings = "".join(report.report(debug(*first, "fiddler:unroll", tie)).warnings)
+    assert ("shares settings, not weights" in warnings) == (not first)

@@ -105,12 +105,13 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
 
 def _tying_settings(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each tie of factories, of which every use makes a component."""
-    for effect in composition.effects:
+    is_shared = getattr(getattr(composition.config, "model", None), "sharing", None) is not None
+    for effect in () if is_shared else composition.effects:
         ties = split_directive(effect.meant)[0] == "tie"
         if ties and any(isinstance(edit.after, fdl.Partial) for edit in effect.edits):
             yield (
                 f"{effect.named} shares settings, not weights: each use of a factory makes a "
-                "component of its own. fiddler:share_blocks ties the weights of layers."
+                "component of its own. fiddler:share_blocks ties weights of layers."
             )
 
 
