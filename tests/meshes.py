@@ -296,7 +296,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "adafactor_experts": partial(base, use_all_biases, fiddlers.use_moe, fiddlers.use_adafactor),
     "compiled_experts": partial(base, fiddlers.use_moe, traced),
     "recomputed_experts": partial(
-        shallow_with, "deepseek_v3", both(fiddlers.use_recompute, accumulating)
+        shallow_with, "deepseek_v3", both(fiddlers.use_selective_recompute, accumulating)
     ),
     "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),

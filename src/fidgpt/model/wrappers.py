@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import (
+    SAC_IGNORED_OPS,
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
@@ -56,6 +57,17 @@ def keep_products(operation: str) -> bool:
 def keep_all(operation: str) -> bool:
     """Keep everything, so that nothing is recomputed."""
     return True
+
+
+# Torch 2.13 refuses to recompute what the forward pass did not do: marks for the profiler, of which
+# FSDP makes others where weights are there already, are no part of it.
+SAC_IGNORED_OPS.update(
+    getattr(getattr(torch.ops.profiler, name), overload)
+    for name, overload in (
+        ("_record_function_enter_new", "default"),
+        ("_record_function_exit", "_RecordFunction"),
+    )
+)
 
 
 class Recompute:
