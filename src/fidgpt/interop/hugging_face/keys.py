@@ -60,46 +60,6 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 }
 EXPERTS = ("num_experts", "num_local_experts")  # names of one key, of the hub and of transformers 5
 UNKNOWN = "unknown"
-# Longest sequence where config.json names none, as in transformers 5's classes; for Bloom and
-# Mamba 2, whose classes have none, the length of training sequences.
-_SEQ_LENS = {
-    256: "ctrl",
-    512: "openai-gpt",
-    1024: "gpt2 gpt-sw3 biogpt gpt_bigcode",
-    2048: (
-        "llama deepseek_v2 olmo2 olmo3 gpt_neox granite hyperclovax falcon olmo exaone4 "
-        "hunyuan_v1_dense granitemoe granitemoeshared dots1 exaone_moe opt gpt_neo bloom phi "
-        "gptj mpt codegen xglm gpt_neox_japanese granitemoehybrid hunyuan_v1_moe aria_text "
-        "nanochat granitemoe_swa mamba2"
-    ),
-    4096: (
-        "deepseek_v3 kimi_k2 phi3 olmoe arcee helium starcoder2 flex_olmo nemotron stablelm "
-        "nemotron_h"
-    ),
-    8192: (
-        "gemma2 vaultgemma gemma cohere cohere2 jais2 cohere2_moe granite_swa "
-        "modernbert-decoder falcon_h1"
-    ),
-    9216: "emu3_text_model",
-    16_384: "persimmon afmoe",
-    32_768: (
-        "internlm3 qwen2 qwen3 qwen3_moe smollm3 qwen2_moe qwen3_next axk1 minicpm3 "
-        "qwen3_5_text qwen3_5_moe_text"
-    ),
-    65_536: "apertus olmo_hybrid",
-    128_000: "lfm2 lfm3 lfm2_moe",
-    131_072: (
-        "iquestcoder mistral ministral mixtral gemma3_text youtu gpt_oss cwm ernie4_5 glm glm4 "
-        "glm4_moe solar_open mellum minimax ernie4_5_moe hy_v3 llama4_text phimoe laguna"
-    ),
-    163_840: "deepseek_v32",
-    196_608: "minimax_m2",
-    202_752: "glm4_moe_lite glm_moe_dsa",
-    262_144: "ministral3 bamba kolibri1 flint",
-    524_288: "seed_oss",
-    1_048_576: "kimi_linear",
-}
-SEQ_LENS = {family: n for n, names in _SEQ_LENS.items() for family in names.split()}
 
 
 def other_values(family: Family, config: Mapping[str, Any]) -> Iterator[str]:
