@@ -1,4 +1,47 @@
-"""What is known of families beside their tables."""
+"""What is known of families, and of the keys of their files, beside their tables."""
+
+from collections.abc import Mapping
+
+# Names and patterns of keys that change no number that a model computes, by the reason.
+WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
+    "says what the files are": (
+        *("architectures", "auto_map", "custom_pipelines", "dtype", "model_type", "name_or_path"),
+        *("_name_or_path", "_commit_hash", "torch_dtype", "torchscript", "transformers_version"),
+        *("unsloth_*", "transformers.js_config", "quantization_config"),
+    ),
+    "says what a call returns, or how it computes that": (
+        *("output_*", "return_dict", "use_cache", "use_return_dict", "chunk_size_feed_forward"),
+        *("attn_implementation", "_attn_implementation*", "_experts_implementation*"),
+        *("experts_implementation", "pretraining_tp", "reorder_and_upcast_attn", "use_bfloat16"),
+        *("ep_size", "use_flash_attn", "gradient_checkpointing", "tie_last_hidden_states"),
+    ),
+    "concerns training": (
+        *("*dropout*", "*_pdrop", "initializer_range", "embedding_initializer_range"),
+        *("router_aux_loss_coef", "router_jitter_noise", "aux_loss_alpha", "seq_aux"),
+    ),
+    "names tokens, or how to choose them": (
+        *("*_token_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens"),
+        *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "do_sample"),
+        *("temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups"),
+        *("num_return_sequences", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+        *("repetition_penalty", "length_penalty", "diversity_penalty", "early_stopping"),
+        *("max_length", "min_length", "max_new_tokens", "remove_invalid_values"),
+        *("exponential_decay_length_penalty", "tokenizer_class", "prefix"),
+    ),
+    "belongs to another head": (
+        *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task"),
+        *("task_specific_params", "classifier_*", "summary_*"),
+    ),
+    "belongs to images or sound": (
+        *("vision_config", "audio_config", "image_*", "video_*", "vision_*", "mm_*"),
+        *("boi_token_*", "eoi_token_*", "boa_token_*", "eoa_token_*", "projector_*"),
+        *("multimodal_*", "spatial_merge_size"),
+    ),
+    "follows from other keys": (
+        *("n_ctx", "is_decoder", "tie_encoder_decoder", "pruned_heads", "rope_parameters"),
+        *("cross_attention_hidden_size", "original_max_position_embeddings", "rope_scaling"),
+    ),
+}
 
 # Longest sequence where config.json names none, as in transformers 5's classes; for Bloom and
 # Mamba 2, whose classes have none, the length of training sequences.

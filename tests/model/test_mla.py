@@ -78,15 +78,6 @@ def test_tokens_that_come_in_chunks_know_as_much(case, chunks):
         torch.testing.assert_close(cached(part, x, chunks), part(x), atol=1e-5, rtol=1e-5)
 
 
-def test_both_forms_agree_on_rows_that_begin_late():
-    part, x = attention(), stream()
-    present = torch.tensor([[0] * 5 + [1] * 9, [1] * 14])
-    full = lm.padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
-    there = present.bool()
-    chunks = cached(part, x, [8, *[1] * 6], full)
-    torch.testing.assert_close(chunks[there], part(x, full)[there], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("chunks", "kv_heads"),
     [

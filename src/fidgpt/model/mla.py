@@ -35,11 +35,7 @@ __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
 
 
 Latents = Float[Tensor, "batch seq known_dim"]
-Absorbed = tuple[
-    Float[Tensor, "batch heads queries known_dim"],
-    Float[Tensor, "batch one keys known_dim"],
-    Float[Tensor, "batch one keys known_dim"],
-]
+Absorbed = Float[Tensor, "batch heads_or_one seq known_dim"]
 UpWeight = Float[Tensor, "outer kv_rank"]
 
 
@@ -256,7 +252,9 @@ class LatentAttention(nn.Module):
         shared = shared.unsqueeze(1).expand(-1, made.shape[1], -1, -1)
         return query, torch.cat([key, shared], dim=-1), value
 
-    def _absorbed(self, query: Queries, known: Latents, weight: UpWeight) -> Absorbed:
+    def _absorbed(
+        self, query: Queries, known: Latents, weight: UpWeight
+    ) -> tuple[Tensor, Absorbed, Absorbed]:
         """Return `q W` for `(q W) c` in place of `q (W c)`, and c as one key head for all of them.
 
         The values contain the shared key, whose result is dropped: kernels are faster with keys and
