@@ -98,6 +98,7 @@ import fidgpt.train.train_step
 import fidgpt.train.trainer
 import pathlib
 import torch
+import torch.nn.modules.module
 import torch.nn.modules.normalization
 import torch.nn.parameter
 import torch.optim.adamw
@@ -717,6 +718,7 @@ class RuleConfig(fiddle.Config[fidgpt.optim.groups.Rule], Generic[_0, _1]):
     lr_scale: Value[_1, builtins.float | fidgpt.optim.groups.RateScale]
     weight_decay: Value[builtins.float, builtins.float | None]
     settings: Value[builtins.dict[typing.Any, typing.Any], collections.abc.Mapping[typing.Any, typing.Any | fiddle.Buildable[typing.Any]] | None]
+    may_be_idle: Value[builtins.bool, builtins.bool]
     ...
 
 class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
@@ -1053,6 +1055,15 @@ class rotary_dim_ofConfig(fiddle.Config[builtins.int]):
     share: Value[builtins.float, builtins.float]
     ...
 
+class split_hidden_matricesPartial(fiddle.Partial[collections.abc.Sequence[collections.abc.Mapping[typing.Any, typing.Any | fiddle.Buildable[typing.Any]] | fiddle.Buildable[typing.Any]]], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    model: Value[typing.Any, torch.nn.modules.module.Module]
+    groups: Value[_0, collections.abc.Callable[..., typing.Any]]
+    match: Value[typing.Any, fidgpt.optim.groups.Predicate | None]
+    lr_scale: Value[builtins.float, builtins.float]
+    ...
+
 class steps_for_tokensConfig(fiddle.Config[builtins.int]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -1221,8 +1232,9 @@ _power_lines_batch_sizeConfig1 = power_lines_batch_sizeConfig[formulaConfig]
 _RuleConfig1 = RuleConfig[ByNameConfig, typing.Any]
 _Items24 = Items[_RuleConfig1]
 _ParameterGroupsConfig1 = ParameterGroupsConfig[_Items24]
+_split_hidden_matricesPartial1 = split_hidden_matricesPartial[_ParameterGroupsConfig1]
 _Entries4 = Entries[typing.Any]
-_TrainerConfig20 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig3, _NorMuonPartial1, _SwitchedConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, formulaConfig, _power_lines_batch_sizeConfig1, _ParameterGroupsConfig1, _Entries4]
+_TrainerConfig20 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig3, _NorMuonPartial1, _SwitchedConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, formulaConfig, _power_lines_batch_sizeConfig1, _split_hidden_matricesPartial1, _Entries4]
 _AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
 _RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
 _AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]

@@ -145,7 +145,7 @@ def _use_recipe(cfg: fdl.Config[Trainer], tokens_per_parameter: float) -> None:
     optimizer.weight_decay, optimizer.eps, optimizer.momentum = 0.0, 1e-10, 0.97
     optimizer.cautious_decay = make_formula(cfg, f"0.28 * {_BY_BATCH} / ({_SHARE})")
     optimizer.adjust_lr_fn = "original"
-    cfg.groups = fdl.Config(ParameterGroups, [_rule(cfg, *row) for row in _RULES])
+    cfg.groups.groups = fdl.Config(ParameterGroups, [_rule(cfg, *row) for row in _RULES])
     cfg.schedule = _fall(0.05, fdl.Config(Rise, num_steps=40))
     momentum = fdl.Config(Rise, num_steps=400, begin=0.85 / 0.97, first=0)
     decay = fdl.Config(Phases, num_steps=NumSteps.new(), shape=fdl.Config(CosineDecay))
@@ -153,9 +153,9 @@ def _use_recipe(cfg: fdl.Config[Trainer], tokens_per_parameter: float) -> None:
     cfg.schedules = {"momentum": _fall(0.9 / 0.97, momentum), "cautious_decay": decay}
 
 
-# Name, parameters, rate, decay rates of the means, weight decay.
+# Name, parameters, rate, decay rates of the means, weight decay. NorMuon trains layers' matrices.
 _RULES = (
-    ("matrices", "^blocks[.](?!.*value_embedding[.]weight)", "0.02", None, 0.0),
+    ("layers", "^blocks[.](?!.*value_embedding[.]weight)", "0.02", None, 0.0),
     ("unembedding", "^unembedding[.]", f"0.008 * {_BY_WIDTH}", (0.8, 0.96), 0.01),
     ("embedding", "^embedding[.]weight", f"0.3 * {_BY_WIDTH}", (0.8, 0.995), 0.001),
     ("values", "value_embedding[.]weight", f"0.15 * {_BY_WIDTH}", (0.8, 0.995), 0.01),
@@ -168,10 +168,11 @@ _RULES = (
 def _rule(
     cfg: Any, name: str, pattern: str, rate: str, betas: Any, decay: float
 ) -> fdl.Config[Rule]:
-    settings = {"orthogonal": True} if betas is None else {"betas": betas}
     rule = fdl.Config(Rule, name, match=fdl.Config(ByName, pattern), weight_decay=decay)
     rule.lr_scale = make_formula(cfg, rate) if "{" in rate else float(rate)
-    rule.settings = settings
+    if betas is not None:
+        rule.settings = {"betas": betas}
+    rule.may_be_idle = name != "layers"  # of a model without value embeddings, scalars or gates
     return rule
 
 

@@ -109,7 +109,7 @@ FALCON_H1 = family(
     | {"attention_out_scale": "attention_out_multiplier", "mamba_scale": "ssm_in_multiplier"}
     | {"mamba_out_scale": "ssm_out_multiplier", "logit_scale": "lm_head_multiplier"},
     tensors=_tensors,
-    fixed={**dict.fromkeys(_BIASES, (False,)), "time_step_limit": (*NO_LIMIT, None)},
+    fixed={**dict.fromkeys(_BIASES, (False,)), **NO_LIMIT},
     readings={
         "mamba_width": of_mixer(lambda mixer: mixer.out.in_features),
         "mamba_norm": of_mixer(lambda mixer: hasattr(mixer.norm, "eps")),

@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs import granite, mixtures
 from fidgpt.configs.hub import Tensors, joined
-from fidgpt.configs.mamba import KNOWN, MAMBA, mamba_tensors, use_mamba_layers
+from fidgpt.configs.mamba import KNOWN, MAMBA, NO_LIMIT, mamba_tensors, use_mamba_layers
 from fidgpt.configs.readings import of_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR
@@ -76,6 +76,7 @@ HUB = mixtures.GRANITEMOESHARED.near(
     architecture="GraniteMoeHybridForCausalLM",
     settings={**MAMBA, "positions": "position_embedding_type"},
     tensors=_tensors,
+    fixed=NO_LIMIT,
     defaults={"layer_types": lambda hub: [LINEAR] * hub["num_hidden_layers"]},
     readings={
         "positions": of_attention(lambda attention: None if attention.rope is None else _ROPE),

@@ -49,9 +49,9 @@ MAMBA: Mapping[str, str] = {
     "mamba_bias": "mamba_proj_bias",
     "filter_bias": "mamba_conv_bias",
 }
-# Of timesteps: two ways to write the same in JSON.
-NO_LIMIT = ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")])
-KNOWN = ("mamba_chunk_size", "time_step_limit", "layers_block_type")
+# Of timesteps: ways to write the same in JSON.
+NO_LIMIT = {"time_step_limit": ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")], None)}
+KNOWN = ("mamba_chunk_size", "layers_block_type")
 
 
 def mamba_tensors(
@@ -126,7 +126,7 @@ BAMBA = family(
     "attention_bias mlp_bias",
     settings={**MAMBA, "attention_layers": "attn_layer_indices"},
     tensors=_bamba_tensors,
-    fixed={"partial_rotary_factor": (0.5, None)},
+    fixed={"partial_rotary_factor": (0.5, None), **NO_LIMIT},
     defaults={"num_key_value_heads": 8},
     readings={
         "attention_layers": lambda model: [

@@ -80,7 +80,7 @@ MAMBA2 = family(
     settings={**_STATES, **_ROPE, "num_kv_heads": ..., "ffn_dim": ...}
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
-    fixed={"time_step_limit": (*NO_LIMIT, None)},
+    fixed=NO_LIMIT,
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
     known=(*_KNOWN, "time_step_min", "time_step_rank"),

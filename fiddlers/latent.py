@@ -4,14 +4,15 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import parts, swap_all
+from fidgpt.graph import find, parts, swap_all
 from fidgpt.graph.fiddle import raw_arguments
-from fidgpt.model import Attention, RoPE
+from fidgpt.model import Attention, DenseIndexerLoss, Indexer, IndexerLoss, RoPE
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share
+from fidgpt.optim import ByName
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 
-__all__ = ["use_mla"]
+__all__ = ["use_indexer", "use_indexer_warmup", "use_mla"]
 
 
 def use_mla(
@@ -46,6 +47,52 @@ def use_mla(
             if size is not None:
                 setattr(attention, name, size)
         fit_rope(attention.rope, rope_head_dim)
+
+
+def use_indexer(cfg: fdl.Config[Trainer], top_k: int | None = None, weight: float = 1.0) -> None:
+    """Let latent attention select keys, by small heads that learn from it (DeepSeek-V3.2).
+
+    Other attention becomes latent, as by `use_mla`. An indexer that is there keeps its sizes, as
+    that of a checkpoint, and is trained.
+
+    Args:
+      cfg: the graph to change.
+      top_k: keys of a query; defaults to the current number, or 2,048.
+      weight: weight of the loss of each layer.
+    """
+    _train_indexers(cfg, IndexerLoss, top_k, weight)
+
+
+def use_indexer_warmup(
+    cfg: fdl.Config[Trainer], top_k: int | None = None, weight: float = 1.0
+) -> None:
+    """Train nothing but the indexers, while latent attention is to all keys.
+
+    DeepSeek-V3.2 does so for 1,000 steps with a learning rate of 0.001, before `use_indexer`.
+
+    Args:
+      cfg: the graph to change.
+      top_k: as of `use_indexer`, in evaluation.
+      weight: weight of the loss of each layer.
+    """
+    _train_indexers(cfg, DenseIndexerLoss, top_k, weight)
+    cfg.trainable = fdl.Config(ByName, "[.]indexer[.]")
+
+
+_MIXERS = (Attention, LatentAttention)
+
+
+def _train_indexers(
+    cfg: fdl.Config[Trainer], objective: Any, top_k: int | None, weight: float
+) -> None:
+    if any(fdl.get_callable(part) is not LatentAttention for part in find(cfg.model, *_MIXERS)):
+        use_mla(cfg)
+    for attention in find(cfg.model, LatentAttention):
+        if attention.indexer is None:
+            attention.indexer = fdl.Partial(Indexer)
+        attention.indexer.objective = fdl.Config(objective, weight=weight)
+        if top_k is not None:
+            attention.indexer.top_k = top_k
 
 
 def fit_rope(rope: Any, size: int | None = None) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.graph import ConfigError, find, swapped
-from fidgpt.graph.fiddle import raw_arguments
+from fidgpt.graph import ConfigError, clone_part, find, swapped
+from fidgpt.graph.fiddle import parameter_names, raw_arguments
 from fidgpt.model import (
     Block,
     GatedDeltaNet,
@@ -99,8 +99,13 @@ def _mix_by(cfg: fdl.Config[Trainer], kind: Any, every: int, **sizes: Any) -> No
         raise ConfigError(f"{every=} must be 1 or more, or 0 for all layers.")
     for model in find(cfg, Transformer):
         model.blocks = repeated(model.blocks, max(every, 1), num_layers=model.num_layers)
-        for index, block in [*enumerate(model.first_blocks), *enumerate(model.blocks)]:
+        numbered = [*enumerate(model.first_blocks), *enumerate(model.blocks)]
+        mixers = [block.attention for _, block in numbered]
+        with_heads = [one for one in mixers if "head_dim" in parameter_names(one)]
+        for index, block in numbered:
             if every == 0 or (index + 1) % every:
+                if with_heads and block.attention not in with_heads:  # as a short convolution
+                    block.attention = clone_part(with_heads[0])
                 put_mixer(block, kind, **sizes)
 
 

@@ -278,7 +278,11 @@ def use_recurrent_mixers(cfg: fdl.Config) -> None:
     cfg.model.blocks[0].attention.value_head_dim = 12
 
 
+# Few keys of each document, selected by heads of which few scores are equal.
+INDEXED = both(fiddlers.use_document_mask, partial(fiddlers.use_indexer, top_k=5))
 FAMILIES: dict[str, Callable[[], fdl.Config]] = {
+    "indexer": partial(shallow_with, "deepseek_v3", INDEXED),
+    "indexer_warmup": partial(shallow_with, "deepseek_v3", fiddlers.use_indexer_warmup),
     "llama": partial(shrunk, "llama3_2_1b"),
     "qwen3": partial(shrunk, "qwen3_0_6b"),
     "gemma3": partial(shallow, "gemma3_1b"),  # with windows and without, in turn

@@ -136,6 +136,13 @@ class Float32Module(Protocol):
 
 
 @runtime_checkable
+class LearnsApart(Protocol):
+    """Learns by a loss of its own, also where the modules around it are frozen, if true."""
+
+    learns_apart: bool
+
+
+@runtime_checkable
 class BatchCounter(Protocol):
     """Has to see a whole batch before its first micro-batch, if true."""
 

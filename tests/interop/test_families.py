@@ -225,15 +225,6 @@ def family(cfg: fdl.Config) -> str:
     return fitting(cfg)[0].family.model_type
 
 
-def misfit(cfg: fdl.Config) -> list[str]:
-    """The lines of the error for a model that is of no family."""
-    with pytest.raises(ConfigError, match="no family of the hub") as error:
-        fitting(cfg)
-    first, *lines = str(error.value).splitlines()
-    assert first.endswith("Nearest is LlamaForCausalLM:")
-    return [line.strip() for line in lines]
-
-
 class Mine(nn.Module):
     """An attention without the attributes of fidgpt's own."""
 
@@ -262,13 +253,19 @@ NAMED = (
     *("phi3_3_8b", "pythia_70m", "granite3_2b", "olmoe_1b_7b", "command_r", "falcon_40b"),
 )
 
+# Transformers has no class for the one, and rotates whole heads in that of the other.
+_ALONE = {"nanochat", "minimax_01"}
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "is_whole"),
     [
         *((name, False) for name in NAMED),
-        *(pytest.param(name, True, marks=pytest.mark.long) for name in configs.__all__),
+        *(
+            pytest.param(name, True, marks=pytest.mark.long)
+            for name in sorted({*configs.__all__} - _ALONE)
+        ),
     ],
 )
 def test_every_named_config_can_be_written_for_transformers(name: str, is_whole: bool):
@@ -302,7 +299,9 @@ def test_values_without_a_key_are_named():
     cfg = configs.base()
     for block in find(cfg.model, lm.Block):
         block.mlp_norm.eps = 0.5
-    assert misfit(cfg) == ["blocks.*.mlp_norm.eps is 0.5, there 1e-05"]
+    named = r"Nearest is LlamaForCausalLM:\n  blocks\.\*\.mlp_norm\.eps is 0\.5, there 1e-05$"
+    with pytest.raises(ConfigError, match=named):
+        fitting(cfg)
 
 
 def test_uneven_heads_are_written_for_a_class_that_takes_them():

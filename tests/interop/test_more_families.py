@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fidgpt import model as lm
-from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, save_hf
 from fidgpt.interop.hugging_face.hub import member_in
 from fidgpt.model import LanguageModel, generation
@@ -218,10 +217,3 @@ def test_files_of_the_hub_are_read_in_their_own_forms(
 ):
     blocks = member_in(hub(**_SIZES, **keys)).built()
     assert [read(block) for block in getattr(blocks, "blocks")] == expected  # noqa: B009
-
-
-def test_a_part_of_a_head_and_a_proportional_rope_are_not_mixed(hub: Callable[..., Path]):
-    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
-    keys = {"model_type": "glm", "num_hidden_layers": 1, "rope_parameters": rope}
-    with pytest.raises(ConfigError, match="beside a part of each head"):
-        member_in(hub(**_SIZES, **keys))

@@ -14,6 +14,7 @@ from fidgpt.model.cache import Cache
 from fidgpt.model.context import counted
 from fidgpt.model.linear import LoRALinear
 from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_scale
+from fidgpt.model.reports import collecting
 
 HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
 FIXED: dict[str, Any] = dict(hidden_dim=HIDDEN, head_dim=NOPE, num_heads=HEADS, kv_rank=KV_RANK)
@@ -77,15 +78,6 @@ def test_tokens_that_come_in_chunks_know_as_much(case, chunks):
         torch.testing.assert_close(cached(part, x, chunks), part(x), atol=1e-5, rtol=1e-5)
 
 
-def test_both_forms_agree_on_rows_that_begin_late():
-    part, x = attention(), stream()
-    present = torch.tensor([[0] * 5 + [1] * 9, [1] * 14])
-    full = lm.padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
-    there = present.bool()
-    chunks = cached(part, x, [8, *[1] * 6], full)
-    torch.testing.assert_close(chunks[there], part(x, full)[there], atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("chunks", "kv_heads"),
     [
@@ -115,12 +107,9 @@ def test_a_custom_linear_is_not_absorbed():
     assert set(kernel.kv_heads) == {HEADS}
 
 
-def test_the_rotary_size_is_that_of_the_rope_and_half_a_head_without_one():
+def test_proportions_are_those_of_deepseek():
     assert LatentAttention(**FIXED, rope=lm.RoPE(head_dim=6)).rope_head_dim == 6
     assert LatentAttention(**FIXED).rope_head_dim == NOPE // 2
-
-
-def test_proportions_are_those_of_deepseek():
     assert (latent_rank(head_dim=128), rotary_share(head_dim=128)) == (512, 64)
     assert [rotary_share(head_dim=size) for size in (1, 4, 6, 50)] == [2, 2, 2, 24]
     plain = yarn_scale(head_dim=128, rope_head_dim=64, factor=1.0)
@@ -153,13 +142,47 @@ def test_an_indexer_selects_the_keys_of_the_highest_scores():
     for one in (whole, few):
         one.load_state_dict(plain.state_dict(), strict=False)
     assert torch.allclose(whole(x), plain(x), atol=1e-6)
-    visible = counted(SEQ, x.device).visible(lm.causal)
-    indexer = few.indexer
+    visible, indexer = counted(SEQ, x.device).visible(lm.causal), few.indexer
     assert indexer is not None
-    assert not any(parameter.requires_grad for parameter in indexer.parameters())
-    selected = indexer(x, x, few.rope, counted(SEQ, x.device), visible)
-    assert selected.sum(-1)[0, 0].tolist() == [1, 2, *[3] * (SEQ - 2)]
-    assert not (selected & ~visible).any()
+    selected = indexer(x, x, few.rope, counted(SEQ, x.device), visible).keys
+    assert (selected & visible).sum(-1)[0, 0].tolist() == [1, 2, *[3] * (SEQ - 2)]
+
+
+@pytest.mark.parametrize("kind", [lm.IndexerLoss, lm.DenseIndexerLoss])
+def test_an_indexer_learns_the_attention_of_all_heads(kind):
+    """The divergence of one query after another; nothing but the indexer gets a gradient."""
+    settings = {"head_dim": 10, "num_heads": 16, "top_k": 3, "objective": kind(weight=0.5)}
+    part = attention(indexer=partial(lm.Indexer, **settings), sinks=lm.attention_sinks)
+    tokens = torch.ones(2, SEQ, dtype=torch.long)
+    tokens[:, 6] = 0
+    real = torch.arange(SEQ) < torch.tensor([[SEQ], [9]])
+    ctx = replace(lm.PackedDocuments(end_of_text=0)(tokens), real=real)
+    x = stream().requires_grad_()
+    with collecting() as reports:
+        part.train()(x, ctx)
+    reports.losses["indexer"].backward()
+    indexer = part.indexer
+    assert indexer is not None and x.grad is None
+    trained = {id(one) for one in part.parameters() if one.grad is not None}
+    assert trained == {*map(id, indexer.parameters())}
+
+    query, latent = part._project(x, x, ctx)
+    query, key, _ = part._plain(query, latent)
+    keys, scores = indexer(x, x, part.rope, ctx, ctx.visible())
+    assert part.sinks is not None
+    divergences = []
+    for row, at in real.nonzero().tolist():
+        own = (keys if kind.selects else ctx.visible())[row, 0, at]
+        products = (query[row, :, at, None] @ key[row].mT).squeeze(1) * part.scale
+        seen = torch.cat([products[:, own], part.sinks[:, None]], dim=1)
+        target = seen.softmax(-1)[:, :-1].sum(0)
+        share = (target / target.sum()).log() - scores[row, 0, at, own].log_softmax(-1)
+        divergences.append((target / target.sum() * share).sum())
+    expected = 0.5 * torch.stack(divergences).mean()
+    torch.testing.assert_close(reports.losses["indexer"], expected)
+    parameters = [*indexer.parameters()]
+    gradients = torch.autograd.grad(expected, parameters)
+    torch.testing.assert_close([one.grad for one in parameters], [*gradients])
 
 
 def test_an_indexer_selects_among_the_tokens_of_a_document():

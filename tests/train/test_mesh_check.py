@@ -141,13 +141,6 @@ def test_small_copies_keep_what_sizes_mean() -> None:
     assert sum(p.numel() for p in trainer.model.parameters()) < 1_000_000
     assert small("gpt2_124m", tensor=2).vocab_size % 2 == 1  # as 50,257 is
     assert small("llama3_1_405b", tensor=8).model.hidden_dim == 8 * 16
-    indexers = graph.find(small("deepseek_v3", use_indexer, context=2), model.Indexer)
-    assert {one.num_heads for one in indexers} == {32}  # of fewer, many scores are equal
-
-
-def use_indexer(cfg: fdl.Config) -> None:
-    for attention in graph.find(cfg.model, model.LatentAttention):
-        attention.indexer = fdl.Partial(model.Indexer, num_heads=32)
 
 
 def use_dropout(cfg: fdl.Config) -> None:

@@ -54,9 +54,10 @@ USUAL = {
             for mesh in ("context", "ulysses")
         ),
         *(f"recurrent/{mesh}" for mesh in ("tensor", "sequence", "context", "ulysses", "shard")),
+        *(f"indexer/{mesh}" for mesh in ("tensor", "sequence", "context", "shard")),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
-        "separate/chunked",
+        *("separate/chunked", "indexer_warmup/shard", "indexer_warmup/tensor"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
         *(f"{family}/shard" for family in SHARDED),
         *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),

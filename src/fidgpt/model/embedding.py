@@ -1,7 +1,7 @@
 """The embedding table, and the embedding and unembedding modules that use it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -266,6 +266,7 @@ class GatedValueEmbedding(ValueEmbedding):
       ValueError: a size is below 1.
     """
 
+    MATRICES: ClassVar[Sequence[str]] = ("gate",)
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 1, "gate": 0}}
     takes_stream = True
 

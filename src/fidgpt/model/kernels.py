@@ -1,7 +1,7 @@
 """Attention kernels: weighted values from queries, keys and values."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Protocol, runtime_checkable
 
@@ -113,6 +113,30 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     A query without visible keys, which is padding, gets an arbitrary value, but not NaN.
     """
     heads, kv_heads = query.shape[1], key.shape[1]
+    weights = _weights(query, key, scoring).to(value.dtype)
+    weights = F.dropout(weights, scoring.dropout)
+    mixed = weights.unflatten(1, (kv_heads, heads // kv_heads)) @ value.unsqueeze(2)
+    return mixed.flatten(1, 2)
+
+
+@torch.no_grad()
+def weights_of_heads(
+    query: Queries, key: Keys, scoring: Scoring
+) -> Float[Tensor, "batch one queries keys"]:
+    """Return the weights, summed over the heads, which take turns to save memory."""
+    heads, group = query.shape[1], query.shape[1] // key.shape[1]
+    place, parts = scoring.split_place
+    total = query.new_zeros((), dtype=torch.float32)
+    for i in range(heads):
+        sinks = None if scoring.sinks is None else scoring.sinks[i : i + 1]
+        own = replace(scoring, split_place=(place * heads + i, parts * heads), sinks=sinks)
+        total = total + _weights(query[:, i : i + 1], key[:, i // group : i // group + 1], own)
+    return total
+
+
+def _weights(query: Queries, key: Keys, scoring: Scoring) -> Scores:
+    """Return the weights of any `Scoring`, in float32 or wider, before dropout."""
+    heads, kv_heads = query.shape[1], key.shape[1]
     grouped = (query * scoring.scale).unflatten(1, (kv_heads, heads // kv_heads))
     scores = (grouped @ key.unsqueeze(2).mT).flatten(1, 2)
     if scoring.changes:
@@ -126,10 +150,7 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
             )
     if not scoring.sees_all:
         scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
-    weights = _softmax(scores, scoring.sinks).to(value.dtype)
-    weights = F.dropout(weights, scoring.dropout)
-    mixed = weights.unflatten(1, (kv_heads, heads // kv_heads)) @ value.unsqueeze(2)
-    return mixed.flatten(1, 2)
+    return _softmax(scores, scoring.sinks)
 
 
 def _softmax(scores: Scores, sinks: Float[Tensor, " heads"] | None) -> Scores:

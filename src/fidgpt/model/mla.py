@@ -1,7 +1,7 @@
 """Multi-head latent attention."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -11,9 +11,18 @@ from torch import Tensor, nn
 
 from fidgpt.model.attention import SinkFactory, require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
-from fidgpt.model.indexer import IndexerFactory
+from fidgpt.model.indexer import Indexer, IndexerFactory
 from fidgpt.model.init import GPT2_NORMAL, Init
-from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest, sdpa
+from fidgpt.model.kernels import (
+    Kernel,
+    Keys,
+    Queries,
+    Scoring,
+    Values,
+    fastest,
+    sdpa,
+    weights_of_heads,
+)
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
@@ -26,6 +35,7 @@ __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
 
 
 Latents = Float[Tensor, "batch seq known_dim"]
+Absorbed = Float[Tensor, "batch heads_or_one seq known_dim"]
 UpWeight = Float[Tensor, "outer kv_rank"]
 
 
@@ -101,6 +111,7 @@ class LatentAttention(nn.Module):
 
     ROLE: ClassVar[str] = "Mixer"
     split_place = (0, 1)  # which part of the heads this process computes, of how many
+    sum_over_parts: Callable[[Tensor], Tensor] | None = None  # adds up what the processes have
 
     def __init__(
         self,
@@ -188,14 +199,19 @@ class LatentAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             split_place=self.split_place,
         )
-        if self.indexer is not None:
-            selected = self.indexer(x, narrow, self.rope, ctx, scoring.visible())
-            scoring = replace(scoring, selected=selected)
         weight = self._absorbable(queries=query.shape[2], keys=latent.shape[1])
         if weight is None:
-            mixed = self._plain(query, latent, scoring)
+            query, key, value = self._plain(query, latent)
         else:
-            mixed = self._absorbed(query, latent, scoring, weight)
+            query, key, value = self._absorbed(query, latent, weight)
+        if self.indexer is not None:
+            selection = self.indexer(x, narrow, self.rope, ctx, scoring.visible())
+            if self.indexer.selects:
+                scoring = replace(scoring, selected=selection.keys)
+            self._report(self.indexer, selection.scores, query, key, scoring)
+        mixed = self._kernel(query, key, value, scoring)
+        if weight is not None:
+            mixed = mixed[..., : self.kv_rank] @ self._by_head(weight)[1].mT
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_split(self) -> Split:
@@ -227,28 +243,43 @@ class LatentAttention(nn.Module):
             query, key = torch.cat([still, turned], dim=-1), shared.squeeze(1)
         return query, torch.cat([self.kv_norm(latent), key], dim=-1)
 
-    def _plain(self, query: Queries, known: Latents, scoring: Scoring) -> Mixed:
-        """Compute attention with the keys and values of every head."""
+    def _plain(self, query: Queries, known: Latents) -> tuple[Queries, Keys, Values]:
+        """Return the queries, and the keys and values of every head."""
         latent, shared = known.split([self.kv_rank, self.rope_head_dim], dim=-1)
         sizes = (-1, self.head_dim + self.value_head_dim)
         made = self.kv_up(latent).unflatten(-1, sizes).transpose(1, 2)
         key, value = made.split([self.head_dim, self.value_head_dim], dim=-1)
         shared = shared.unsqueeze(1).expand(-1, made.shape[1], -1, -1)
-        return self._kernel(query, torch.cat([key, shared], dim=-1), value, scoring)
+        return query, torch.cat([key, shared], dim=-1), value
 
     def _absorbed(
-        self, query: Queries, known: Latents, scoring: Scoring, weight: UpWeight
-    ) -> Mixed:
-        """Compute `(q W) c` for `q (W c)`, with the latents as one key head for all queries."""
-        sizes = [self.head_dim, self.value_head_dim]
-        key_up, value_up = weight.unflatten(0, (-1, sum(sizes))).split(sizes, dim=1)
+        self, query: Queries, known: Latents, weight: UpWeight
+    ) -> tuple[Tensor, Absorbed, Absorbed]:
+        """Return `q W` for `(q W) c` in place of `q (W c)`, and c as one key head for all of them.
+
+        The values contain the shared key, whose result is dropped: kernels are faster with keys and
+        values of one size; torch's CPU kernel would copy both for every head.
+        """
         still, turned = query.split([self.head_dim, self.rope_head_dim], dim=-1)
-        absorbed = torch.cat([still @ key_up, turned], dim=-1)
-        # The values contain the shared key, whose result is dropped: kernels are faster with keys
-        # and values of one size; torch's CPU kernel would copy both for every head.
-        key = known.unsqueeze(1)
-        mixed = self._kernel(absorbed, key, key, scoring)[..., : self.kv_rank]
-        return mixed @ value_up.mT
+        absorbed = torch.cat([still @ self._by_head(weight)[0], turned], dim=-1)
+        one = known.unsqueeze(1)
+        return absorbed, one, one
+
+    def _by_head(self, weight: UpWeight) -> Sequence[Tensor]:
+        """Return the weights of the up projections of keys and of values, of each head."""
+        sizes = [self.head_dim, self.value_head_dim]
+        return weight.unflatten(0, (-1, sum(sizes))).split(sizes, dim=1)
+
+    def _report(
+        self, indexer: Indexer, scores: Tensor, query: Queries, key: Keys, scoring: Scoring
+    ) -> None:
+        """Report the loss of the indexer in training."""
+        if not self.training or indexer.objective is None or scoring.ctx.cache is not None:
+            return
+        weights = weights_of_heads(query, key, scoring)
+        weights = weights if self.sum_over_parts is None else self.sum_over_parts(weights)
+        scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
+        indexer.objective(weights, scores, scoring.ctx, parts=self.split_place[1])
 
     def _absorbable(self, *, queries: int, keys: int) -> UpWeight | None:
         """Return the weights of the up projection if absorbing them saves operations."""

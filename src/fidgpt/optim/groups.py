@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-_TABLES = re.compile(r"(?:^|\.)\w*embedding\.")
+_TABLES = re.compile(r"(?:^|\.)(?:embedding\.|\w*embedding\.weight$)")
 
 
 @runtime_checkable
@@ -374,6 +374,8 @@ class Rule:
       lr_scale: multiplies the learning rate.
       weight_decay: overrides the optimizer's; None keeps it.
       settings: other options of the group, such as `betas`.
+      may_be_idle: whether the model may lack such parameters, as where another directive has
+        replaced the module that has them.
 
     Raises:
       ValueError: lr_scale or weight_decay is negative or not finite.
@@ -387,6 +389,7 @@ class Rule:
         lr_scale: float | RateScale = 1.0,
         weight_decay: float | None = None,
         settings: Mapping[str, Any] | None = None,
+        may_be_idle: bool = False,
     ) -> None:
         if not callable(lr_scale):
             require_not_negative(lr_scale=lr_scale)
@@ -395,6 +398,7 @@ class Rule:
         self.match = match
         self.lr_scale = lr_scale
         self.settings = dict(settings or {})
+        self.may_be_idle = may_be_idle
         if weight_decay is not None:
             self.settings["weight_decay"] = weight_decay
 
@@ -415,7 +419,7 @@ class ParameterGroups:
       rules: rules in order of application.
 
     Raises:
-      ValueError: when called, if a rule matches no parameter.
+      ValueError: when called, if a rule matches no parameter that may not be idle.
     """
 
     def __init__(self, rules: Sequence[Rule]) -> None:
@@ -431,7 +435,8 @@ class ParameterGroups:
                 scales = (self.rules[number].scale_of(name, model) for number in matched)
                 key = (not matched, matched, math.prod(scales, start=1.0))
                 members.setdefault(key, {})[name] = parameter
-        if idle := [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]:
+        wanted = {i: rule for i, rule in enumerate(self.rules) if not rule.may_be_idle}
+        if idle := [repr(rule.name) for i, rule in wanted.items() if i not in used]:
             raise ValueError(
                 f"no parameter matches the rule {' or '.join(idle)} of the groups; correct its "
                 "`match`, or remove it."

@@ -34,7 +34,8 @@ def shard_fully(
     2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
 
     Each block is an FSDP unit, unless it shares parameters with another module: tied parameters are
-    gathered with the model.
+    gathered with the model. What learns apart is a unit too, since FSDP gathers for a backward pass
+    when the gradient of a unit's output arrives.
 
     Args:
       model: on the meta device.
@@ -138,7 +139,8 @@ def fsdp_units(
       is_narrow: whether gathered weights have another format than float32.
     """
     units = dict.fromkeys(_units_apart(model, apart), APART)
-    units |= dict.fromkeys(_kept_in_float32(model) if is_narrow else [], EXACT)
+    units |= dict.fromkeys(_declaring(model, "keeps_float32") if is_narrow else [], EXACT)
+    units |= dict.fromkeys(_declaring(model, "learns_apart"), BLOCK)
     return {**units, **dict.fromkeys(_blocks(model), BLOCK), model: REST}
 
 
@@ -180,12 +182,12 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     ]
 
 
-def _kept_in_float32(model: nn.Module) -> list[nn.Module]:
-    """Return modules that always compute with float32 weights, such as routers."""
+def _declaring(model: nn.Module, attribute: str) -> list[nn.Module]:
+    """Return the modules with parameters that have a true attribute, as routers and indexers."""
     return [
         module
         for module in model.modules()
-        if getattr(module, "keeps_float32", False) and next(module.parameters(), None) is not None
+        if getattr(module, attribute, False) and next(module.parameters(), None) is not None
     ]
 
 

@@ -157,6 +157,8 @@ def _divide(component: Any, axis: Processes, *, on_part: bool, num_chunks: int) 
             child.register_forward_hook(partial(_own_heads, shard))
     if hasattr(component, "split_place"):
         component.split_place = (axis.rank, axis.size)
+    if hasattr(component, "sum_over_parts"):
+        component.sum_over_parts = lambda x: collectives.all_sum(x, axis)
     if hasattr(component, "first_row"):
         component.first_row = component.weight.shards[-1].begin
     columns = [name for name, entry in split.parts.items() if isinstance(entry, Columns)]

@@ -1,4 +1,4 @@
-"""Settings that leave a run as it is."""
+"""Settings that leave a run as it is, or that change more than they say."""
 
 import inspect
 import re
@@ -12,6 +12,7 @@ from fidgpt.data import Stage
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
+from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import Node, join, parts, step_to
 from fidgpt.model import (
     Attention,
@@ -46,14 +47,15 @@ _WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
 
 
 def without_effect(composition: Composition) -> list[str]:
-    """Return a sentence for each setting that leaves a run as it is.
+    """Return a sentence for each setting that leaves a run as it is, or widens attention.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
     held = parts(composition.resolved.bound)
     unreached = _unreached(composition.resolved.bound, held)
-    return [*_unused_blocks(held), *_repeating_entries(composition), *unreached]
+    others = [*_repeating_entries(composition), *_heads_beside_the_width(composition)]
+    return [*_unused_blocks(held), *others, *unreached]
 
 
 def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
@@ -140,3 +142,24 @@ def _repeating_entries(composition: Composition) -> Iterator[str]:
                     f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
                     f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
                 )
+
+
+def _heads_beside_the_width(composition: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive by which heads that filled the width no longer do."""
+    edits = [(cause, edit) for cause in composition.effects for edit in cause.edits]
+    if any(edit.path.endswith((".head_dim", ".hidden_dim")) for _, edit in edits):
+        return
+    for cause in composition.effects:
+        for edit in cause.edits if cause.kind.role != "base" and cause.rerun is None else ():
+            if not edit.path.endswith(".num_heads") or edit.before not in (None, fdl.NO_VALUE):
+                continue
+            mixer = find_parameter(composition.resolved.bound, edit.path).container
+            sizes = (getattr(mixer, name, None) for name in ("num_heads", "head_dim", "hidden_dim"))
+            heads, size, width = map(computed, sizes)
+            if all(isinstance(one, int) for one in (heads, size, width)) and heads * size != width:
+                yield (
+                    f"{cause.named}: heads keep head_dim={size}, so that {heads} of them have "
+                    f"{heads * size} dimensions beside hidden_dim={width}. tag:HeadDim="
+                    f"{max(width // heads, 1)} makes them fill it."
+                )
+                break

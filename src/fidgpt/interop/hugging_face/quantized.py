@@ -113,7 +113,7 @@ def _packed_weights(
             others, unread = ("weight_scale", "weight_zero_point"), (f"{holder}weight_shape",)
             shape, decode = (rows, columns[0] * count), partial(from_packed_rows, bits=bits)
         there = tuple(f"{holder}{other}" for other in others if f"{holder}{other}" in shapes)
-        if there:
+        if len(there) == len(others) or (there and method == _PACKED):  # which may lack zeros
             yield f"{holder}weight", Coded((name, *there), shape, decode, unread)
 
 

@@ -12,6 +12,7 @@ import fiddle as fdl
 
 from fidgpt import model as library
 from fidgpt.compose.catalogue import project_modules
+from fidgpt.configs.facts import MISSING, SEQ_LENS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.readings import READINGS
 from fidgpt.configs.windows import FULL, SLIDING
@@ -19,7 +20,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json
-from fidgpt.interop.hugging_face.keys import EXPERTS, SEQ_LENS, other_values
+from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
 from fidgpt.interop.hugging_face.quantized import unknown_codes
 from fidgpt.model import (
     DynamicNTKScaling,
@@ -86,42 +87,6 @@ _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embedding
 _ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text has one position
 
 
-# Components that families need which no component of fidgpt is, by a part of the model_type.
-_MISSING = {
-    "qwen4": "embedding of n-grams, nor one of each layer (Qwen 4)",
-    "axk2": "norm with a gate (A.X K2)",
-    "dbrx": "clipping of queries, keys and values (DBRX)",
-    "hy_v4": "hyper-connections (DeepSeek V4)",
-    "mimo_v2": "values of another size than keys (MiMo V2)",
-    "minimax_m3": "indexer beside grouped queries (MiniMax M3)",
-    "mllama": "attention to images (Llama 3.2)",
-    "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
-    "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
-    "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
-    "zamba": "attention that layers share at some depths (Zamba)",
-    "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
-    "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
-    "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
-    "zaya": "attention with convolutions (Zaya)",
-    "deepseek_v4": "compressed sparse attention (DeepSeek V4)",
-    "gemma3n": "embedding of each layer (Gemma 3n)",
-    "gemma4": "embedding of each layer (Gemma 3n)",
-    "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
-    "doge": "dynamic mask of attention (Doge)",
-    "bitnet": "MLP with a norm inside (BitNet)",
-    "longcat": "layer with two attentions (LongCat)",
-    "jetmoe": "mixture of attentions (JetMoE)",
-    "hrm": "recurrence over depth (HRM)",
-    "blt": "transformer over patches of bytes (BLT)",
-    "cohere_compass": "RoPE in layers with a window alone, by rope_parameters (Cohere Compass)",
-    "cpmant": "bias of scores by segments and positions (CPM-Ant)",
-    "dots3_note": "latent attention with a gate (Dots 3)",
-    "inkling": "logits of relative positions (Inkling)",
-    "moshi": "decoder of audio codes in depth (Moshi)",
-    "moss_transcribe": "encoder of audio (MOSS)",
-}
-
-
 class UnknownScaling(ConfigError):
     """A RoPE scaling that no config.json can express."""
 
@@ -156,7 +121,7 @@ def family_of(model_type: str) -> Family:
     """
     known = families()
     if model_type not in known:
-        missing = next((part for name, part in _MISSING.items() if name in model_type), None)
+        missing = next((part for name, part in MISSING.items() if name in model_type), None)
         lacks = f": fidgpt has no {missing}" if missing else ""
         raise ConfigError(
             f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
@@ -217,6 +182,8 @@ def _rope(config: HubConfig) -> HubConfig:
     result: HubConfig = {"rope_scaling": None}
     if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
+    if config["model_type"] == "cohere2_moe" and scaling:  # as an attribute that nothing reads
+        raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
         if _rope_type(local) != "default" or local.get(_PARTIAL) not in (None, 1.0):
