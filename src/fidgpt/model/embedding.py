@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fidgpt.model import cpu
 from fidgpt.model.blocks import Norm
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
-from fidgpt.model.cpu.backward import NarrowEmbedding
+from fidgpt.model.cpu.backward import AlignedProduct, TableLookup
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, Uniform, with_init
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.ranges import require_factor, require_positive, require_size
@@ -324,7 +324,7 @@ class Unembedding(nn.Module):
         self.softcap = softcap
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
-        return self.finish(F.linear(x, self.weight))
+        return self.finish(_product(x, self.weight))
 
     def finish(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """Scale and cap the products with the table."""
@@ -368,6 +368,15 @@ class BiasedUnembedding(Unembedding):
 
 
 def _look_up(tokens: Tokens, table: Tensor) -> Stream:
-    if table.itemsize < 4 and cpu.has_own_backward(table):
-        return NarrowEmbedding.apply(tokens, table)
+    if table.itemsize <= 4 and cpu.has_own_backward(table):
+        return TableLookup.apply(tokens, table)
     return F.embedding(tokens, table)
+
+
+def _product(
+    x: Float[Tensor, "*batch hidden"], table: Float[Tensor, "vocab hidden"]
+) -> Float[Tensor, "*batch vocab"]:
+    is_float32 = x.dtype == table.dtype == torch.float32
+    if x.dim() == 2 and is_float32 and cpu.has_own_backward(table):
+        return AlignedProduct.apply(x, table)
+    return F.linear(x, table)

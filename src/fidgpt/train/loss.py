@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from fidgpt.data import Batch
 from fidgpt.model.context import AttentionContext
+from fidgpt.model.cpu.backward import note_gradient
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.reports import Share, collecting, report_loss, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
@@ -55,8 +56,11 @@ class LogitRows:
         total = x.sum(-1, dtype=torch.float32)
         return total if self._vocabulary is None else self._vocabulary.sum(total)
 
-    def probabilities(self) -> Float[Tensor, "chunk vocab"]:
-        """Return the softmax of the logits."""
+    def probabilities(self, *, in_place: bool = False) -> Float[Tensor, "chunk vocab"]:
+        """Return the softmax of the logits, which is computed in their place if it may be."""
+        if self._vocabulary is None and in_place:
+            rows = _whole_rows(self.logits)
+            return torch.softmax(rows, -1, out=rows)[:, : self.vocab_size]
         if self._vocabulary is None:
             return self.logits.softmax(dim=-1)
         powers, _ = self._powers(self._vocabulary)
@@ -87,6 +91,14 @@ class LogitRows:
         x[self._rows, self._columns] += (
             amount if self._is_here is None else amount * self._is_here.to(x.dtype)
         )
+
+
+def _whole_rows(logits: Float[Tensor, "chunk vocab"]) -> Float[Tensor, "chunk width"]:
+    """Return logits with the memory between their rows, where it is set to minus infinity."""
+    count, vocab = logits.shape
+    rows = logits.as_strided((count, logits.stride(0)), (logits.stride(0), 1))
+    rows[:, vocab:] = float("-inf")
+    return rows
 
 
 @runtime_checkable
@@ -277,7 +289,10 @@ class _Chunked(torch.autograd.Function):
             x = x.detach().requires_grad_()
             with torch.enable_grad():
                 logits, vocabulary = _own_logits(unembedding, x)
-            losses, logit_gradients = _scored(LogitRows(logits.detach(), y, vocabulary), terms)
+            # What autograd keeps of a custom unembedding may be its logits.
+            in_place = isinstance(unembedding, Unembedding)
+            rows = LogitRows(logits.detach(), y, vocabulary)
+            losses, logit_gradients = _scored(rows, terms, in_place=in_place)
             if weight is not None:  # 0 for rows that are not counted
                 losses *= weight
                 logit_gradients *= weight.unsqueeze(-1)
@@ -288,7 +303,9 @@ class _Chunked(torch.autograd.Function):
             x_gradient.copy_(gradient)
             # Summed in float32 from the second chunk on: bfloat16 would lose the small ones.
             sums = [s.float().add_(r) for s, r in zip(sums, rest, strict=True)] if sums else rest
-        ctx.save_for_backward(feature_gradients, *sums)
+        # Not saved by torch, which would keep them for another backward pass.
+        ctx.gradients = [feature_gradients, *sums]
+        ctx.parameters = [id(parameter) for parameter in parameters]
         ctx.dtypes = [tensor.dtype for tensor in (features, *parameters)]
         ctx.count = len(targets) if counted is None else counted.sum().clamp_min(1)
         means = totals / ctx.count
@@ -301,9 +318,12 @@ class _Chunked(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor | None, ...]:
-        gradients = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, ()
         scale = outer[0] / ctx.count  # of the mean: the forward pass made a sum's
-        scaled = [(g * scale).to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True)]
+        # In place: that of the table is one of the largest tensors of a step.
+        scaled = [g.mul_(scale).to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True)]
+        for parameter, gradient in zip(ctx.parameters[:1], scaled[1:], strict=False):
+            note_gradient(parameter, gradient)
         return None, None, None, None, None, *scaled
 
 
@@ -339,7 +359,7 @@ def _own_logits(unembedding: nn.Module, x: Tensor) -> tuple[Tensor, SplitVocabul
 
 
 def _scored(
-    rows: LogitRows, terms: Sequence[LossTerm]
+    rows: LogitRows, terms: Sequence[LossTerm], *, in_place: bool
 ) -> tuple[Float[Tensor, "losses chunk"], Float[Tensor, "chunk vocab"]]:
     """Return the losses of each row, then its terms, and the gradient of the sum of all.
 
@@ -347,7 +367,7 @@ def _scored(
     from a rounded probability, with an unbiased error of a few thousandths of a nat per token; a
     rounded log-probability would err ten times as much.
     """
-    probabilities = rows.probabilities()
+    probabilities = rows.probabilities(in_place=in_place and not terms)
     chosen = rows.at_targets(probabilities)
     losses = -chosen.float().clamp_min(torch.finfo(torch.float32).tiny).log()
     gradients = probabilities.clone() if terms else probabilities

@@ -24,7 +24,7 @@ from fidgpt.train.micro_batches import (
     pad_with_idle,
     split_batch,
 )
-from fidgpt.train.optimizer_groups import step_optimizer
+from fidgpt.train.optimizer_groups import begin_optimizer, step_optimizer
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.state import TrainState
@@ -182,6 +182,7 @@ class TrainStep:
         """
         parallel = run.parallel
         state.step, state.next_batch = index + 1, None
+        begin_optimizer(state.optimizer)
         reports, fused = self.backward(run, state, batch), parallel.new_all_reduce()
         norms_need_sum = parallel.places.mesh.num_parts > 1
         reports.join(fused, parallel)

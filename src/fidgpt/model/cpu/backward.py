@@ -1,5 +1,8 @@
 """Backward passes that are faster, or more exact, than torch's own on CPUs."""
 
+import weakref
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -49,32 +52,74 @@ class RMSNormFunction(torch.autograd.Function):
         return row_gradient.view_as(x), (narrow @ along).to(wide_weight.dtype), None
 
 
-class NarrowEmbedding(torch.autograd.Function):
-    """Embedding lookup in a 16-bit table, with gradients summed in float32, as torch does on GPUs.
+_LINE = 16  # numbers of 64 bytes in float32
+
+
+class AlignedProduct(torch.autograd.Function):
+    """`x W^T`, of which each row begins at a multiple of 64 bytes.
+
+    MKL multiplies 1.4 times as fast into such rows as into rows of 50,257 numbers, on an AMD Zen 3
+    (80 and 56 GFLOP/s), with the same results.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        rows, columns, width = len(x), len(weight), -(-len(weight) // _LINE) * _LINE
+        room = x.new_empty(rows * width).untyped_storage()
+        # No view, which autograd would not let change.
+        out = x.new_empty(0).set_(room, 0, (rows, columns), (width, 1))
+        return torch.mm(x, weight.T, out=out)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *outer: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return outer[0] @ weight, outer[0].T @ x
+
+
+class TableLookup(torch.autograd.Function):
+    """Embedding lookup with gradients summed in float32, as torch does on GPUs.
 
     On CPUs torch sums them in the table's dtype: for a token that occurs a thousand times in a
-    batch, most of the sum would be lost in bfloat16.
+    batch, most of the sum would be lost in bfloat16. If the table also computes logits, gradients
+    are added to those of the logits, which autograd holds by then, instead of to zeros.
     """
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(tokens)
-        ctx.shape = table.shape
+        ctx.table, ctx.shape = id(table), table.shape
         return F.embedding(tokens, table)
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
-    ) -> tuple[None, Tensor]:
+    ) -> tuple[None, Tensor | None]:
         (tokens,) = ctx.saved_tensors
-        # Only for the tokens of the batch: in float32, a gradient of the whole table would be
-        # large.
         present = tokens.new_zeros(ctx.shape[0]).index_fill_(0, tokens.flatten(), 1)
         used, rows = present.nonzero().squeeze(1), present.cumsum(0)[tokens] - 1
         sums = torch.ops.aten.embedding_dense_backward(
             outer[0].float(), rows, len(used), padding_idx=-1, scale_grad_by_freq=False
-        )
+        ).to(outer[0].dtype)
+        of_pass, table, gradient_of_logits = _noted
+        total = gradient_of_logits() if (of_pass, table) == (_current_pass(), ctx.table) else None
+        if total is not None:
+            total.index_add_(0, used, sums)
+            return None, None
         gradient = outer[0].new_zeros(ctx.shape)
-        gradient[used] = sums.to(gradient.dtype)
+        gradient[used] = sums
         return None, gradient
+
+
+_current_pass: Callable[[], int] = attrgetter("_C._current_graph_task_id")(torch)
+_noted: tuple[int, int, Callable[[], Tensor | None]] = (-1, 0, lambda: None)
+
+
+def note_gradient(table: int, gradient: Tensor) -> None:
+    """Note the gradient of a table, by its id, that autograd holds in the current backward pass."""
+    global _noted
+    _noted = _current_pass(), table, weakref.ref(gradient)
