@@ -1,6 +1,7 @@
 """Losses of next-token prediction, and the terms added to them."""
 
 import contextlib
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -305,7 +306,7 @@ class _Chunked(torch.autograd.Function):
             sums = [s.float().add_(r) for s, r in zip(sums, rest, strict=True)] if sums else rest
         # Not saved by torch, which would keep them for another backward pass.
         ctx.gradients = [feature_gradients, *sums]
-        ctx.parameters = [id(parameter) for parameter in parameters]
+        ctx.tables = [weakref.ref(parameter) for parameter in parameters[:1]]
         ctx.dtypes = [tensor.dtype for tensor in (features, *parameters)]
         ctx.count = len(targets) if counted is None else counted.sum().clamp_min(1)
         means = totals / ctx.count
@@ -322,8 +323,8 @@ class _Chunked(torch.autograd.Function):
         scale = outer[0] / ctx.count  # of the mean: the forward pass made a sum's
         # In place: that of the table is one of the largest tensors of a step.
         scaled = [g.mul_(scale).to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True)]
-        for parameter, gradient in zip(ctx.parameters[:1], scaled[1:], strict=False):
-            note_gradient(parameter, gradient)
+        for table, gradient in zip(ctx.tables, scaled[1:], strict=False):
+            note_gradient(table, gradient)
         return None, None, None, None, None, *scaled
 
 

@@ -91,7 +91,7 @@ class TableLookup(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(tokens)
-        ctx.table, ctx.shape = id(table), table.shape
+        ctx.table, ctx.shape = weakref.ref(table), table.shape
         return F.embedding(tokens, table)
 
     @staticmethod
@@ -105,8 +105,9 @@ class TableLookup(torch.autograd.Function):
         sums = torch.ops.aten.embedding_dense_backward(
             outer[0].float(), rows, len(used), padding_idx=-1, scale_grad_by_freq=False
         ).to(outer[0].dtype)
-        of_pass, table, gradient_of_logits = _noted
-        total = gradient_of_logits() if (of_pass, table) == (_current_pass(), ctx.table) else None
+        of_pass, noted_table, gradient_of_logits = _noted
+        is_same = of_pass == _current_pass() and noted_table() is ctx.table() is not None
+        total = gradient_of_logits() if is_same else None
         if total is not None:
             total.index_add_(0, used, sums)
             return None, None
@@ -116,10 +117,14 @@ class TableLookup(torch.autograd.Function):
 
 
 _current_pass: Callable[[], int] = attrgetter("_C._current_graph_task_id")(torch)
-_noted: tuple[int, int, Callable[[], Tensor | None]] = (-1, 0, lambda: None)
+_noted: tuple[int, Callable[[], Tensor | None], Callable[[], Tensor | None]]
+_noted = -1, lambda: None, lambda: None
 
 
-def note_gradient(table: int, gradient: Tensor) -> None:
-    """Note the gradient of a table, by its id, that autograd holds in the current backward pass."""
+def note_gradient(table: Callable[[], Tensor | None], gradient: Tensor) -> None:
+    """Note the gradient of a table, by a weak reference, that autograd holds in this backward pass.
+
+    A reference, as another table may have the id of one that was freed.
+    """
     global _noted
     _noted = _current_pass(), table, weakref.ref(gradient)
