@@ -304,8 +304,7 @@ class _Chunked(torch.autograd.Function):
             x_gradient.copy_(gradient)
             # Summed in float32 from the second chunk on: bfloat16 would lose the small ones.
             sums = [s.float().add_(r) for s, r in zip(sums, rest, strict=True)] if sums else rest
-        # Not saved by torch, which would keep them for another backward pass.
-        ctx.gradients = [feature_gradients, *sums]
+        ctx.save_for_backward(feature_gradients, *sums)
         ctx.tables = [weakref.ref(parameter) for parameter in parameters[:1]]
         ctx.dtypes = [tensor.dtype for tensor in (features, *parameters)]
         ctx.count = len(targets) if counted is None else counted.sum().clamp_min(1)
@@ -319,7 +318,7 @@ class _Chunked(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, ()
+        gradients = ctx.saved_tensors
         scale = outer[0] / ctx.count  # of the mean: the forward pass made a sum's
         # In place: that of the table is one of the largest tensors of a step.
         scaled = [g.mul_(scale).to(dtype) for g, dtype in zip(gradients, ctx.dtypes, strict=True)]

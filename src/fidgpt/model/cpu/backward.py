@@ -127,4 +127,5 @@ def note_gradient(table: Callable[[], Tensor | None], gradient: Tensor) -> None:
     A reference, as another table may have the id of one that was freed.
     """
     global _noted
-    _noted = _current_pass(), table, weakref.ref(gradient)
+    if not torch.compiler.is_compiling():  # a graph adds up the gradients itself
+        _noted = _current_pass(), table, weakref.ref(gradient)
