@@ -15,7 +15,7 @@ from fidgpt.plan.timing import ordered, simulate
 from fidgpt.plan.trace import Trace
 from fidgpt.runs.building import build_trainer
 from fidgpt.sweep.scaling import Run, fit, parabolas
-from fidgpt.sweep.scaling.advice import budget_flops
+from fidgpt.sweep.scaling.advice import budget_amount
 from fidgpt.train import BFloat16
 
 HIDDEN, FFN, LAYERS, HEAD, VOCAB, SEQ, BATCH = 128, 512, 4, 32, 512, 256, 32
@@ -148,11 +148,11 @@ def test_experts_on_more_processes_follow_from_those_on_fewer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "flops"), [("1e20", 1e20), ("2h", 7200e15), ("$16", 3600e15), ("1days", 86400e15)]
+    ("text", "amount"), [("1e20", 1e20), ("2h", 7200), ("$16", 3600), ("1days", 86400)]
 )
-def test_a_budget_is_operations_time_or_money(text: str, flops: float) -> None:
-    found = budget_flops(text, flops_per_second=1e15, size=8, price=2.0)
-    assert found == pytest.approx(flops)
+def test_a_budget_is_operations_time_or_money(text: str, amount: float) -> None:
+    found, is_time = budget_amount(text, size=8, price=2.0)
+    assert found == pytest.approx(amount) and is_time is (text != "1e20")
 
 
 CHINCHILLA = 1.8172, 482.01, 2085.43, 0.3478, 0.3658  # Besiroglu et al., 2024, arXiv:2404.10102

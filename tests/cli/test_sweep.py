@@ -9,7 +9,7 @@ import pytest
 from fidgpt.cli import sweep
 from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, load
-from fidgpt.sweep import axis, plan
+from fidgpt.sweep import axis, pace, plan
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -49,11 +49,16 @@ def test_print_shows_the_points_alone(command: Command, tmp_path: Path, processe
     assert not (tmp_path / "sweep").exists() and not processes
 
 
-def test_no_small_point_takes_less_than_its_steps(command: Command, tmp_path: Path) -> None:
-    """5 ms for each of 67,885 steps, as in the plan of the hardware: 339 seconds."""
-    long = (RATES, "--config=set:num_steps=67885", f"--run_dir={tmp_path / 'sweep'}")
-    _, out, _ = command(sweep.main, *FLAGS, *long, "--print", "--hardware=h100x8")
-    assert [row.split()[-2:] for row in out.splitlines()[1:3]] == [["5.7", "minutes"]] * 2
+def test_points_take_what_their_plan_says(command: Command) -> None:
+    """A budget in hours leaves out the most costly points."""
+    flags = [*FLAGS, RATES, "--sweep=set:seq_len=32,1024", "--print", "--hardware=cpux1"]
+    points = plan([*QUICK, axis("set:seq_len=32,1024")]).points
+    short, long = map(pace.planned_pace(points, "cpux1", allowed=()).seconds, points)
+    assert long > short
+    assert "in sequence, as planned for cpux1" in command(sweep.main, *flags).out
+    hours = f"--budget={(short + long) / 3600:.9f}h"
+    assert command(sweep.main, *flags, hours).status == 2
+    assert command(sweep.main, *flags, hours, "--drop").out.count("dropped, ") == 2
 
 
 def test_a_sweep_trains_each_point_once(command: Command, tmp_path: Path, processes: Lines) -> None:

@@ -1,20 +1,24 @@
 """`sweep.py --scaling` and `--budget`: the scaling law of a sweep, and what to train."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+import torch
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import train_command
+from fidgpt.cost import TRAINING_PASSES
 from fidgpt.graph import ConfigError
-from fidgpt.plan import NoPlan, Planner, cluster_named
+from fidgpt.plan import Cluster, NoPlan, Plan, Planner, cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.sweep.objective import usual
 from fidgpt.sweep.scaling import Run, fit, parabolas
 from fidgpt.sweep.scaling.advice import (
     advised_directives,
-    budget_flops,
+    budget_amount,
     draw,
     law_text,
     runs_of,
@@ -28,17 +32,18 @@ if TYPE_CHECKING:
     from fidgpt.sweep import Sweep
     from fidgpt.sweep.results import Results
 
+_GUESS = 0.4  # of the peak, with which the size of what to train is looked for first
 
-def budget(sweep: "Sweep") -> float:
-    """Return the operations of --budget.
+
+def budget() -> tuple[float, bool]:
+    """Return what --budget is: operations, or seconds, of which the second number tells.
 
     Raises:
       ConfigError: it is none, or needs hardware or a price.
     """
     name = os.environ.get(device.VARIABLE)
-    size = cluster_named(name).size if name and not name.startswith("cpu") else 1
-    speed = sweep.speed() if name else None
-    return budget_flops(FLAGS.budget, flops_per_second=speed, size=size, price=FLAGS.price)
+    size = None if not name else 1 if name.startswith("cpu") else cluster_named(name).size
+    return budget_amount(FLAGS.budget, size=size, price=FLAGS.price)
 
 
 def refuse_before(sweep: "Sweep") -> None:
@@ -46,7 +51,7 @@ def refuse_before(sweep: "Sweep") -> None:
     points = [(point.cost.parameters, point.cost.tokens) for point in sweep.points]
     fit([Run(*pair, flops=1.0, loss=1.0 + 1 / n) for n, pair in enumerate(points, 1)], draws=1)
     if FLAGS.budget:
-        budget(sweep)
+        budget()
 
 
 def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
@@ -60,7 +65,11 @@ def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
     costs = {point.fingerprint: point.cost for point in sweep.points}
     runs = runs_of(rows, costs, metric)
     law, curves = fit(runs), parabolas(runs)
-    flops = budget(sweep) if FLAGS.budget else None
+    flops = None
+    if FLAGS.budget:
+        flops, is_time = budget()
+        if is_time:
+            flops = _bought(flops, lambda most: advised_directives(rows, law, most, metric=metric))
     console.print(f"\n{metric}: {law_text(law, curves, flops=flops)}", soft_wrap=True, markup=False)
     path = sweep.directory / "scaling.png"
     try:
@@ -74,16 +83,39 @@ def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
             console.print(line, soft_wrap=True, markup=False)
 
 
+def _bought(seconds: float, advised: Callable[[float], tuple[list[str], list[str]]]) -> float:
+    """Return the operations of a time on --hardware, at the speed of what they would train."""
+    cluster = _hardware()
+    flops = seconds * _GUESS * cluster.size * cluster.device.peak("bfloat16")
+    for _ in range(2):  # as the speed changes little with the size
+        planner, best = _best(advised(flops)[0])
+        each = TRAINING_PASSES * planner.training.forward.total
+        flops = seconds * each * best.tokens_per_second * best.cluster.size
+    return flops
+
+
+def _hardware() -> Cluster:
+    return device.machine_named(os.environ[device.VARIABLE], torch.float32)
+
+
+def _best(directives: list[str]) -> tuple[Planner, Plan]:
+    """Return the fastest plan on --hardware.
+
+    Raises:
+      NoPlan: there is none.
+    """
+    composition = compose(directives, own_catalogue(tuple(FLAGS.allow)))
+    planner = Planner(build_trainer(composition.resolved, composition.catalogue), _hardware())
+    return planner, planner.search().plans[0]
+
+
 def _command(directives: list[str]) -> str:
     """Return the command of what to train, on the best mesh of --hardware if that is given."""
-    name, start = os.environ.get(device.VARIABLE), train_command(directives, allowed=FLAGS.allow)
-    if not name:
+    start = train_command(directives, allowed=FLAGS.allow)
+    if not os.environ.get(device.VARIABLE):
         return start
-    composition = compose(directives, own_catalogue(tuple(FLAGS.allow)))
-    trainer = build_trainer(composition.resolved, composition.catalogue)
-    planner = Planner(trainer, cluster_named(name))
     try:
-        best = planner.search().plans[0]
+        planner, best = _best(directives)
     except NoPlan as error:
         return f"{start}\n{error}"
     line = command(best.setting, planner, start)

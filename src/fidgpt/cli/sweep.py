@@ -225,8 +225,8 @@ def _sweep(console: "Console") -> int | None:
     from fidgpt.cli import scaling  # late: --help loads no torch
 
     if FLAGS.budget and not FLAGS.scaling:
-        flops = scaling.budget(sweep)
-        for point in sweep.within(flops, drops=FLAGS.drop):
+        most, is_time = scaling.budget()
+        for point in sweep.within(most, is_time=is_time, drops=FLAGS.drop):
             console.print(f"dropped, beyond the budget: {point.name}", soft_wrap=True)
     if FLAGS.print:
         _print(console, sweep)

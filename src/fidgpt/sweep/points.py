@@ -45,6 +45,7 @@ class Cost:
       num_steps: optimizer steps.
       num_processes: the least number that its mesh takes.
       tokens: of the whole run.
+      kind: the same for points whose steps take the same time.
     """
 
     parameters: int
@@ -52,6 +53,7 @@ class Cost:
     num_steps: int
     num_processes: int = 1
     tokens: int = 0
+    kind: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ class DryRuns:
             self._built(checked, model=trainer.model)
         tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
         size = trainer.parallel.planned_size
-        return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
+        kind = checked.key(*_TIMED)
+        return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens, kind)
 
     def _built(self, graph: CheckedGraph, **model: Any) -> Trainer | None:
         """Build the rest of a trainer around a model; a variant's around the model of its original.
@@ -134,6 +137,9 @@ class DryRuns:
         return trainer if isinstance(trainer, Trainer) else None
 
 
+# What the time of a step depends on.
+_TIMED = ("model", "seq_len", "batch_size", "micro_batch_size", "trainable", "loss", "precision")
+_TIMED += ("parallel", "step")
 _FIXED = ("model", "parallel", "seq_len", "step")  # `build_trainer` and trainers read their content
 
 

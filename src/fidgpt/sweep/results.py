@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -23,7 +23,8 @@ from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
 from fidgpt.processes.rendezvous import digest_of_sources
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
-from fidgpt.sweep.points import Plan, Point
+from fidgpt.sweep.pace import Pace
+from fidgpt.sweep.points import Plan
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
@@ -244,24 +245,6 @@ def table(
     for row in rows:
         columns.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
     return columns
-
-
-class Pace(NamedTuple):
-    """How long points take on a machine.
-
-    Attributes:
-      flops_per_second: operations that points are expected to reach.
-      per_step: seconds of an optimizer step besides these, which no small model takes less than.
-      basis: how both are known.
-    """
-
-    flops_per_second: float
-    per_step: float
-    basis: str
-
-    def seconds(self, point: Point) -> float:
-        """Return the time of a point."""
-        return point.cost.flops / self.flops_per_second + point.cost.num_steps * self.per_step
 
 
 def points_table(plan: Plan, *, pace: Pace, price: float | None = None) -> Table:

@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 import fiddle as fdl
-import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
@@ -17,17 +16,17 @@ from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.plan import cluster_named
-from fidgpt.plan.hardware import CPU
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
+from fidgpt.sweep.pace import Pace, planned_pace
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Pace, Results, ResultsTable, new_row, read_table
+from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
-from fidgpt.train.device import VARIABLE, machine_named, peak_flops
-from fidgpt.train.estimates.summary_text import UTILISATION
+from fidgpt.train.device import VARIABLE
+from fidgpt.train.estimates.summary_text import duration
 
 
 class Sweep:
@@ -142,7 +141,7 @@ class Sweep:
         return results.read_results(self.directory)
 
     def __rich__(self) -> RenderableType:
-        pace = self._pace()
+        pace = self.pace()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
         lines = [
             *results.summary_lines(self.plan, pace=pace, done=done),
@@ -154,54 +153,54 @@ class Sweep:
         table = results.points_table(self.plan, pace=pace, price=price)
         return Group(table, *map(Text, lines))
 
-    def within(self, flops: float, *, drops: bool) -> list[Point]:
+    def within(self, budget: float, *, is_time: bool, drops: bool) -> list[Point]:
         """Return the points beyond a budget of the whole sweep, the most costly first; drop them.
 
         Args:
-          flops: the budget.
+          budget: FLOPs, or seconds.
+          is_time: whether it is seconds.
           drops: whether to drop them; otherwise they are refused.
 
         Raises:
-          ConfigError: they are refused.
+          ConfigError: they are refused, or cannot be planned.
         """
+        seconds = self.pace().seconds if is_time else None
+        costs = {p.fingerprint: seconds(p) if seconds else p.cost.flops for p in self.points}
         beyond: list[Point] = []
-        left = sorted(self.points, key=lambda point: point.cost.flops)
-        while left and sum(point.cost.flops for point in left) > flops:
+        left = sorted(self.points, key=lambda point: costs[point.fingerprint])
+        while left and sum(costs[point.fingerprint] for point in left) > budget:
             beyond.append(left.pop())
         names = ", ".join(point.name for point in beyond)
         if beyond and not drops:
-            whole = sum(point.cost.flops for point in self.points)
+            amounts = sum(costs.values()), budget
+            texts = [duration(one) if is_time else f"{one:.3g} FLOPs" for one in amounts]
             raise ConfigError(
-                f"the points take {whole:.3g} FLOPs, and the budget is {flops:.3g}: without "
+                f"the points take {texts[0]}, and the budget is {texts[1]}: without "
                 f"{names} it would do; --drop leaves them out."
             )
         if beyond:
             self.plan = replace(self.plan, points=left)
         return beyond
 
-    def speed(self) -> float:
-        """Return the operations per second that points are expected to reach."""
-        return self._pace().flops_per_second
+    def pace(self) -> Pace:
+        """Return the pace of the points that ran here, or as planned.
 
-    def _pace(self) -> Pace:
-        """Return the pace of the points that ran here, or of the machine."""
+        Raises:
+          ConfigError: the machine is unknown, or cannot run a point.
+        """
         rows = [row for row in read_table(self.directory) if row["status"] == "finished"]
         seconds = {row["fingerprint"]: row["seconds"] for row in rows}
         timed = [point for point in self.points if seconds.get(point.fingerprint)]
         if timed:
             total = sum(seconds[point.fingerprint] for point in timed)
             flops = sum(point.cost.flops for point in timed)
-            return Pace(flops / total, 0.0, f"as the {len(timed)} that ran so far")
-        if name := os.environ.get(VARIABLE):
-            machine = machine_named(name, torch.float32)
-            peak = machine.size * machine.device.peak("bfloat16")
-            basis = f"at {UTILISATION:.0%} of {name}, {peak / 1e12:,.4g} TFLOP/s"
-            return Pace(UTILISATION * peak, machine.device.step, basis)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
-        basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
-        basis += ", besides the time to start each"
-        return Pace(UTILISATION * peak, CPU["step"], basis)
+            basis = f"as the {len(timed)} that ran so far"
+            return Pace(basis=basis, steps=[(float(flops), total)], kinds={})
+        try:
+            machine = os.environ.get(VARIABLE) or None
+            return planned_pace(self.points, machine, allowed=self.allowed)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
 
     def _repr_html_(self) -> str:
         recorded = {row["fingerprint"]: row for row in read_table(self.directory)}

@@ -201,21 +201,27 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Return the peak operations per second of a matrix product, which a process measures once.
 
     From a data sheet for bfloat16 on known GPUs; else the best of as many products as fit into a
-    tenth of a second, because other processes slow down most of them.
+    tenth of a second, because other processes slow down most of them. On a CPU, the time of the
+    threads counts, all of which a large product keeps busy.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
         known = find_device(torch.cuda.get_device_name(device))
         if known is not None:
             return known.peak("bfloat16")
-    sizes = _CPU_SIZES if device.type == "cpu" else _SIZES
-    matrices = [torch.ones(size, size, device=device, dtype=dtype) for size in sizes]
+    is_cpu, threads = device.type == "cpu", torch.get_num_threads()
+    matrices = [
+        torch.ones(size, size, device=device, dtype=dtype)
+        for size in (_CPU_SIZES if is_cpu else _SIZES)
+    ]
     best, end = 0.0, math.inf
     for matrix in chain(matrices, repeat(matrices[-1])):
-        begin = time.perf_counter()
+        begin = time.process_time() / threads if is_cpu else time.perf_counter()
         (matrix @ matrix)[0, 0].item()  # waits for an accelerator
-        best = max(best, 2 * len(matrix) ** 3 / (time.perf_counter() - begin))
-        end = min(end, time.perf_counter() + _BUDGET)  # the first product loads libraries
-        if time.perf_counter() >= end:
+        now = time.process_time() / threads if is_cpu else time.perf_counter()
+        speed = 2 * len(matrix) ** 3 / max(now - begin, 1e-9)
+        best = max(best, speed) if matrix is matrices[-1] else speed
+        end = min(end, now + _BUDGET)  # the first product loads libraries
+        if now >= end:
             break
     return best
 

@@ -14,15 +14,12 @@ _BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
 _WIDTHS = ("HiddenDim", "hidden_dim")
 
 
-def budget_flops(
-    text: str, *, flops_per_second: float | None, size: int = 1, price: float | None = None
-) -> float:
-    """Return the operations of a budget: `1e20`, `500h` of the hardware, or `$2000`.
+def budget_amount(text: str, *, size: int | None, price: float | None) -> tuple[float, bool]:
+    """Return what a budget is, and whether that is seconds: `1e20`, `500h` of hardware, or `$2000`.
 
     Args:
       text: as it was given.
-      flops_per_second: that all devices reach; None if there is no hardware.
-      size: devices.
+      size: devices of the hardware; None if there is none.
       price: of a device for an hour.
 
     Raises:
@@ -38,12 +35,11 @@ def budget_flops(
         )
     number = float(match[2])
     if not match[1] and unit in ("", "flops"):
-        return number
-    if flops_per_second is None or (match[1] and not price):
+        return number, False
+    if size is None or (match[1] and not price):
         needed = "--hardware, such as h100x8" + (", and --price" if match[1] else "")
         raise ConfigError(f"--budget={text} needs {needed}, to know what it buys.")
-    seconds = 3600 * number / (price or 1.0) / size if match[1] else number * _UNITS[unit]
-    return seconds * flops_per_second
+    return (3600 * number / (price or 1.0) / size if match[1] else number * _UNITS[unit]), True
 
 
 def runs_of(rows: Sequence[Mapping[str, Any]], costs: Mapping[str, Any], metric: str) -> list[Run]:

@@ -141,7 +141,8 @@ def command(setting: Setting, planner: Planner, start: str) -> str:
 def _basis(planner: Planner) -> str:
     cluster, dtype = planner.cluster, planner.training.dtype
     peak = cluster.device.peak(dtype) / 1e12
-    source = "measured now" if cluster.device.kind == "cpu" else "from its data sheet"
+    source = "not calibrated: products measured now" if cluster.device.kind == "cpu" else ""
+    source = source or "not calibrated: from its data sheet"
     source = f"measured: {cluster.measured}" if cluster.measured else source
     return f"{dtype}, {peak:,.4g} TFLOP/s each, {source}"
 

@@ -22,7 +22,6 @@ from fidgpt.train.estimates.group_facts import GroupFacts
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
 
-UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
 _SMALL = 0.001  # share below which a place is listed under others
 _GROUPS = 12  # that are listed
 _UNKNOWN = "unknown: the model needs the numbers of its tensors"
