@@ -1,6 +1,5 @@
 """What --list and --help print."""
 
-import io
 import re
 from pathlib import Path
 
@@ -8,8 +7,6 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.cli import sample, sweep, train
-from fidgpt.cli.app import SafeStream
-from fidgpt.cli.colors import MESSAGES
 
 from .conftest import Command
 
@@ -169,29 +166,3 @@ def test_configs_of_modules_and_files(
         out = command(train.main, "--config=config_file:my.yaml", "--list=knobs:num_steps").out
         assert out.startswith("Settings of config_file:my.yaml\n")
         assert shown(out)["num_steps"][:2] == ["int", str(steps)]
-
-
-@pytest.mark.parametrize(
-    ("variables", "is_terminal", "expected"),
-    [
-        ({}, True, True),
-        ({"NO_COLOR": "1"}, True, False),
-        ({"FORCE_COLOR": "1"}, False, True),
-    ],
-)
-def test_colors_are_for_terminals_as_the_environment_says(
-    variables: dict[str, str],
-    is_terminal: bool,
-    expected: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    stream = io.StringIO()
-    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    written = SafeStream(stream, styles=MESSAGES)
-    written.write("error: no\n  a\n  ^\n")
-    assert ("\x1b[" in stream.getvalue()) == expected
-    assert re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()) == "error: no\n  a\n  ^\n"

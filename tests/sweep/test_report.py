@@ -289,22 +289,6 @@ def test_an_axis_whose_best_value_is_at_its_end_is_extended(tmp_path: Path) -> N
     assert not extensions(read_report(write_sweep(tmp_path / "b", axes, by_rate)))
 
 
-def test_an_axis_beside_an_ablation_is_extended_at_the_best_point(tmp_path: Path) -> None:
-    axes = {"ablate": ["all", "without use_gqa"], "LearningRate": RATES}
-    sweep = write_sweep(
-        tmp_path / "sweep", axes, lambda v: len(v["ablate"]) - float(v["LearningRate"])
-    )
-    ((sentence, command),) = extensions(read_report(sweep))
-    assert sentence == "The best LearningRate, 0.01, is the last of its axis: extend it:"
-    fiddlers = ["use_qk_norm", "use_gqa", "use_gelu"]
-    assert shlex.split(command)[2:] == [
-        "--config=config:debug",
-        *(f"--config=fiddler:{name}" for name in fiddlers),
-        "--sweep=tag:LearningRate=0.1,1",
-        f"--run_dir={sweep}",
-    ]
-
-
 def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:
     axes = {"LearningRate": RATES, "WeightDecay": ["0", "0.1"], "seed": ["0", "1"]}
 
