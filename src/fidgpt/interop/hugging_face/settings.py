@@ -182,7 +182,7 @@ def _rope(config: HubConfig) -> HubConfig:
     result: HubConfig = {"rope_scaling": None}
     if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
-    if config["model_type"] == "cohere2_moe" and scaling:  # as an attribute that nothing reads
+    if config["model_type"] == "cohere2_moe" and _rope_type(scaling) != "default":
         raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
