@@ -14,7 +14,7 @@ from fidgpt import fiddlers, graph
 from fidgpt.graph import ConfigError
 from fidgpt.graph.fiddle import argument_tags, assign, set_arguments
 from fidgpt.model import Indexer, RoPE
-from fidgpt.parallel import PIPELINE, DataParallel, MeshSizes
+from fidgpt.parallel import PIPELINE, DataParallel, MeshSizes, TorchSchedule
 from fidgpt.train import Float32, Trainer
 
 __all__ = ["MOST_PROCESSES", "mesh_of", "shrink", "shrink_mesh"]
@@ -114,6 +114,9 @@ def _simplify(cfg: Any, mesh: MeshSizes) -> None:
         setattr(cfg.model, name, None)
     for name in {"stages", "tokenizer", "weights"} & set_arguments(cfg.step).keys():
         setattr(cfg.step, name, None)
+    schedule = set_arguments(cfg.step).get("schedule")
+    if isinstance(schedule, fdl.Buildable) and fdl.get_callable(schedule) is TorchSchedule:
+        schedule.stages_per_rank = None  # as few as it takes
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "dropout" and value:
             assign(part, key, 0.0)
