@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from fidgpt.sweep import Sweep
     from fidgpt.sweep.results import Results
 
-_GUESS = 0.4  # of the peak, with which the size of what to train is looked for first
+_GUESS = 0.4  # share of the peak FLOP/s that the first guess of the size assumes
 
 
 def budget() -> tuple[float, bool]:
-    """Return what --budget is: operations, or seconds, of which the second number tells.
+    """Return the number of --budget, and whether it counts seconds; otherwise it counts FLOPs.
 
     Raises:
       ConfigError: it is none, or needs hardware or a price.
@@ -84,10 +84,10 @@ def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
 
 
 def _bought(seconds: float, advised: Callable[[float], tuple[list[str], list[str]]]) -> float:
-    """Return the operations of a time on --hardware, at the speed of what they would train."""
+    """Return the FLOPs that a time on --hardware buys, at the planned speed of the advised run."""
     cluster = _hardware()
     flops = seconds * _GUESS * cluster.size * cluster.device.peak("bfloat16")
-    for _ in range(2):  # as the speed changes little with the size
+    for _ in range(2):  # enough, as the speed changes little with the size
         planner, best = _best(advised(flops)[0])
         each = TRAINING_PASSES * planner.training.forward.total
         flops = seconds * each * best.tokens_per_second * best.cluster.size

@@ -102,16 +102,16 @@ def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -
 
 
 def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], None]:
-    """Let the backward pass of a stage gather its modules ahead, and none of another stage.
+    """Let the backward pass of a stage prefetch modules of this stage alone.
 
-    FSDP gathers what computed before, which may be a stage whose backward pass is not next.
+    By default FSDP prefetches the module that ran before; its stage may not be the next to run.
 
     Args:
       model: the sharded model.
       stage: the modules of a stage, in order.
 
     Returns:
-      What is called before each backward pass of the stage.
+      A function to call before each backward pass of the stage.
     """
     from torch.distributed.fsdp import FSDPModule
 
@@ -128,10 +128,10 @@ def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], 
 def fsdp_units(
     model: nn.Module, apart: Container[nn.Parameter], *, is_narrow: bool
 ) -> dict[nn.Module, str]:
-    """Return the modules whose parameters FSDP gathers together, of which inner ones are first.
+    """Return the modules whose parameters FSDP gathers together, inner modules first.
 
-    A block, and what is `APART`, is gathered for each forward and each backward pass. What is
-    `EXACT` or the `REST` of the model stays gathered until the next backward pass ends.
+    `BLOCK` and `APART` units are gathered for each forward and each backward pass. `EXACT` units
+    and the `REST` of the model stay gathered until the next backward pass ends.
 
     Args:
       model: the whole.

@@ -21,9 +21,8 @@ def step_collectives(
 ) -> tuple[Counter[Sent], ...]:
     """Return the collectives of a step, for each process of a pipeline; for one if there is none.
 
-    Bytes are those of whole tensors, and what processes exchange those that each sends if tokens
-    choose all experts alike. Left out are the sums of a step's numbers, such as of its loss, and
-    what an optimizer sends.
+    Bytes count whole tensors; in an all-to-all, what one process sends if tokens choose all experts
+    equally often. Sums of scalars, such as the loss, and what an optimizer sends are left out.
 
     Raises:
       ValueError: the mesh cannot run the model.
@@ -42,14 +41,14 @@ def step_collectives(
 
 
 class _Unit(NamedTuple):
-    """Which weights FSDP gathers together.
+    """A unit of FSDP on a process of a pipeline: weights that are gathered together.
 
     Attributes:
       kind: as `fsdp_units` returns.
-      axis: that divides those which are apart; else "".
-      stage: of the weights; None for what is the rest of all stages.
-      part: of the trace; "" for the rest.
-      number: as in the trace.
+      axis: name of the axis that divides an `APART` unit; "" for other units.
+      stage: the stage that holds the weights; None for the `REST` unit, which all stages share.
+      part: name of the part of the trace; "" for the `REST` unit.
+      number: number of the unit in the trace.
     """
 
     kind: str
@@ -61,7 +60,7 @@ class _Unit(NamedTuple):
 
 @dataclass
 class _Weights:
-    """The weights of a unit: in how many layers, and elements of each, in all and trained."""
+    """Number of layers that have the unit; elements in each, and trained elements in each."""
 
     layers: int = 1
     elements: int = 0
@@ -102,7 +101,7 @@ class _Process:
         return sent + (self._sharded() if self.setting.mesh.num_shards > 1 else self._averaged())
 
     def _between_stages(self) -> Counter[Sent]:
-        """Return what stages give those on other processes, and all of the pass that counts."""
+        """Return the sends between stages, and the collectives of the pass that counts tokens."""
         sent, name, stream = Counter[Sent](), PIPELINE.name, self.trace.stream
         for stage in self.own:
             after = self.places[stage + 1 : stage + 2]
@@ -139,7 +138,7 @@ class _Process:
         return units
 
     def _copies(self, axis: str) -> int:
-        """Return how many processes with other tokens hold the same as this one."""
+        """Return the number of processes that hold the same weights and compute other tokens."""
         mesh = self.setting.mesh
         shared = fsdp_over(mesh, axis)[0] * borrowed(mesh, axis)
         return mesh.size // mesh.token_copies // shared
@@ -161,7 +160,7 @@ class _Process:
         return sent
 
     def _gathers(self, unit: _Unit) -> int:
-        """Return how often a unit is gathered: for every pass, or where it does not stay so."""
+        """Return how often a unit is gathered: before every pass, or only where it was freed."""
         if unit.kind not in (EXACT, REST):
             return (2 + self.counts_first) * self.number
         gathers = stays = int(self.counts_first)

@@ -1,4 +1,4 @@
-"""How long the points of a sweep take: as those that ran, or as the plan of a step says."""
+"""How long the points of a sweep take, from points that ran or from planned steps."""
 
 import bisect
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fidgpt.runs.building import build_trainer
 from fidgpt.sweep.points import Point
 from fidgpt.train.device import cluster_at_hand, machine_named
 
-MOST_PLANNED = 32  # kinds of points, each of which takes a tenth of a second or more
+MOST_PLANNED = 32  # kinds of points; a plan takes a tenth of a second or more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +20,10 @@ class Pace:
     """How long points take on a machine.
 
     Attributes:
-      basis: how it is known.
-      steps: of the points that are known, the operations of a step and its seconds, in order of
-        operations.
-      kinds: seconds of a step by the kind of a point; other points compute as fast as the one
-        whose operations are the next.
+      basis: where the times come from, in words.
+      steps: FLOPs and seconds of the known steps, in order of FLOPs.
+      kinds: seconds of a step by the kind of a point. A point of another kind computes at the
+        FLOP/s of the known step that is the next larger one.
     """
 
     basis: str

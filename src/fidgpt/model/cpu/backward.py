@@ -56,7 +56,7 @@ _LINE = 16  # numbers of 64 bytes in float32
 
 
 class AlignedProduct(torch.autograd.Function):
-    """`x W^T`, of which each row begins at a multiple of 64 bytes.
+    """`x W^T` in rows that each begin at a multiple of 64 bytes.
 
     MKL multiplies 1.4 times as fast into such rows as into rows of 50,257 numbers, on an AMD Zen 3
     (80 and 56 GFLOP/s), with the same results.
@@ -85,7 +85,7 @@ class TableLookup(torch.autograd.Function):
 
     On CPUs torch sums them in the table's dtype: for a token that occurs a thousand times in a
     batch, most of the sum would be lost in bfloat16. If the table also computes logits, gradients
-    are added to those of the logits, which autograd holds by then, instead of to zeros.
+    of the lookup are added to the gradient of the logits, which autograd holds by then.
     """
 
     @staticmethod
@@ -122,9 +122,11 @@ _noted = -1, lambda: None, lambda: None
 
 
 def note_gradient(table: Callable[[], Tensor | None], gradient: Tensor) -> None:
-    """Note the gradient of a table, by a weak reference, that autograd holds in this backward pass.
+    """Note the gradient of a table that autograd holds in the current backward pass.
 
-    A reference, as another table may have the id of one that was freed.
+    Args:
+      table: a weak reference; an id may be that of a later table, once this one is freed.
+      gradient: with regard to the table, from the logits.
     """
     global _noted
     if not torch.compiler.is_compiling():  # a graph adds up the gradients itself
