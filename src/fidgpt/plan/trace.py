@@ -257,7 +257,7 @@ def trace(
     recorder = Recorder([*module.parameters(), *module.buffers(), batch])
     told.append(recorder.send)
     kept: dict[str, int] = {}
-    stream: list[int] = [0]
+    stream, loss_rows = [0], [0]
     counts = {name: len(layers) for name, layers in kinds.items()}
 
     def enter(name: str, block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -278,6 +278,10 @@ def trace(
         recorder.elsewhere += (counts[name] - 1) * kept[name]
         return mark(out, partial(recorder.enter, END), partial(recorder.enter, _BACKWARD + name))
 
+    def begin_loss(rows: int) -> None:
+        loss_rows[0] = rows
+        recorder.enter(LOSS)
+
     with ExitStack() as stack:
         for name, block in blocks.items():
             stack.enter_context(block.register_forward_pre_hook(partial(enter, name)))
@@ -288,7 +292,7 @@ def trace(
             if parameter.requires_grad:
                 handle = parameter.register_post_accumulate_grad_hook(_drop)
                 stack.enter_context(handle)
-        module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
+        module.loss = _Marked.of(module.loss, begin_loss)
         stack.enter_context(fused_operations() if is_meta else nullcontext())
         stack.enter_context(recorder)
         loss = module.train()(batch)
@@ -297,7 +301,7 @@ def trace(
         if loss.requires_grad:
             loss.backward()
     # On the meta device, two chunks of logits stand for all.
-    chunks = num_rows * sequences_per_row * seq_len / chunk_size / 2 if is_meta else 1.0
+    chunks = loss_rows[0] / chunk_size / 2 if is_meta else 1.0
     return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], max(1.0, chunks))
 
 
@@ -354,13 +358,13 @@ class _Marked:
     """Makes a loss that calls a function when it begins."""
 
     @classmethod
-    def of(cls, loss: Any, begins: Callable[[], object]) -> Any:
-        """Return a copy of a loss that calls `begins` first."""
+    def of(cls, loss: Any, begins: Callable[[int], object]) -> Any:
+        """Return a copy of a loss that first calls `begins` with the number of its rows."""
         twin = copy.copy(loss)
         kind = type(loss)
 
         def call(self: Any, features: Tensor, *args: Any) -> Any:
-            begins()
+            begins(features.numel() // features.shape[-1])
             return kind.__call__(self, features, *args)
 
         twin.__class__ = type(kind.__name__, (kind,), {"__call__": call})
