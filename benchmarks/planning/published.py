@@ -31,6 +31,7 @@ TITAN = "pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
 TITAN_A100 = "pytorch/torchtitan, docs/performance.md, 2024"
 AUTOMODEL = "NVIDIA-NeMo/Automodel, performance summary"
 KORTHIKANTI = "Korthikanti et al., 2022, arXiv:2205.05198, table 5"
+GRATTAFIORI = "Grattafiori et al., 2024, arXiv:2407.21783, table 4: operations a second"
 # Width, layers, width of a head, as in the YAML files of llm-foundry.
 _MPT = {
     "1b": (2048, 24, 128),
@@ -95,6 +96,20 @@ def _llama(
     )
 
 
+def _llama405b(hardware: str, shard: int, teraflops: float) -> Published:
+    return Published(
+        source=GRATTAFIORI,
+        software="Meta's own, 2024",
+        hardware=hardware,
+        directives=("config:llama3_1_405b", "set:batch_size=2048", "set:micro_batch_size=1",
+                    f"fiddler:use_mesh(tensor=8, pipeline=16, shard={shard})",
+                    "fiddler:use_zero2", "fiddler:use_sequence_parallel",
+                    "fiddler:use_pipeline('interleaved', stages_per_rank=4)"),
+        tokens=teraflops * 1e12 / (6 * 405.9e9 + 6 * 126 * 16384 * 8192),
+        fits=True,
+    )  # fmt: skip
+
+
 _SELECTIVE, _COMPILE = "fiddler:use_selective_recompute", "fiddler:use_compile"
 
 RUNS = [
@@ -147,4 +162,25 @@ RUNS = [
                     "fiddler:use_pipeline('interleaved', stages_per_rank=3)"),
         tokens=64 * 2048 / 13.75 / 64,
     ),
+    Published(
+        source=KORTHIKANTI,
+        software="Megatron-LM, 2022",
+        hardware="a100x280",
+        directives=(*_gpt(20480, 105, 160, 51200, 2048), "set:batch_size=280",
+                    "set:micro_batch_size=1", "fiddler:use_mesh(tensor=8, pipeline=35)",
+                    "fiddler:use_sequence_parallel",
+                    "fiddler:use_pipeline('interleaved', stages_per_rank=3)"),
+        tokens=280 * 2048 / 37.83 / 280,
+    ),
+    Published(
+        source=KORTHIKANTI,
+        software="Megatron-LM, 2022",
+        hardware="a100x512",
+        directives=(*_gpt(25600, 128, 160, 51200, 2048), "set:batch_size=512",
+                    "set:micro_batch_size=1", "fiddler:use_mesh(tensor=8, pipeline=64)",
+                    "fiddler:use_sequence_parallel"),
+        tokens=512 * 2048 / 71.49 / 512,
+    ),
+    _llama405b("h100x8192", 64, 430),
+    _llama405b("h100x16384", 128, 400),
 ]  # fmt: skip

@@ -112,7 +112,7 @@ def _nvidia(
 
 
 _AMPERE = {"products": 0.72, "attention": 0.45, "network": 25 * _G}
-_HOPPER = {"products": 0.52, "attention": 0.45}
+_HOPPER = {"products": 0.60, "attention": 0.55}
 _BLACKWELL = {"products": 0.52, "attention": 0.45}
 _CARD = {"per_machine": 8, "network": 12.5 * _G, "sending": 0.6}
 _PCIE4, _PCIE5 = 32, 64  # gigabytes per second in each direction of 16 lanes
