@@ -24,6 +24,7 @@ __all__ = [
     "use_pipeline",
     "use_sequence_parallel",
     "use_ulysses",
+    "use_zero2",
 ]
 
 _SIZES = {
@@ -52,6 +53,17 @@ def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
       num_shards: processes per group.
     """
     use_mesh(cfg, replicate=-1, shard=num_shards)
+
+
+def use_zero2(cfg: fdl.Config[Trainer]) -> None:
+    """Keep gathered weights from the first forward to the last backward pass of a step (ZeRO 2).
+
+    A step then gathers each weight once, and not for both passes of each micro-batch, and a process
+    has memory for all weights of its layers in the format of the computation. It takes effect with
+    `use_fsdp` or `use_mesh(shard=...)`, which may come before or after it.
+    """
+    use_mesh(cfg)
+    cfg.parallel.reshards = False
 
 
 def use_mesh(

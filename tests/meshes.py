@@ -102,6 +102,7 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "context": mesh(context=2),
         "ulysses": mesh(context=2, ulysses=True),
         "shard": mesh(shard=2),
+        "zero2": both(mesh(shard=2), fiddlers.use_zero2),
         "replicate": mesh(replicate=2),
         "expert": mesh(shard=2, expert=2),
         "context_expert": mesh(context=2, expert=2),
@@ -140,6 +141,9 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "pipeline": pipeline(pipeline=4),
         "pipeline_replicate": pipeline("zero_bubble_v", replicate=2),
         "pipeline_shard": pipeline("zero_bubble", shard=2),
+        "pipeline_expert_zero2": both(
+            pipeline("interleaved", shard=2, expert=2), fiddlers.use_zero2
+        ),
         "pipeline_tensor": pipeline("zero_bubble", tensor=2),
         "pipeline_sequence": both(pipeline(tensor=2), fiddlers.use_sequence_parallel),
         "pipeline_context": pipeline("interleaved", context=2),

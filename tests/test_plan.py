@@ -63,8 +63,10 @@ def test_a_divided_model_computes_a_part() -> None:
     (half,) = traced(plans, Mesh(shard=4, tensor=2)).blocks
     assert half.forward.flops == pytest.approx(whole.forward.flops / 2)
     assert half.size == pytest.approx(whole.size / 2, rel=0.01)
-    (context,) = traced(plans, Mesh(shard=4, context=2)).blocks
-    assert context.forward.flops == pytest.approx(whole.forward.flops / 2, rel=0.01)
+    plans.recipe.loss.chunk_size = 32  # logits of more than two chunks follow from two
+    one, two = (traced(plans, Mesh(shard=8 // size, context=size)) for size in (1, 2))
+    for part, of_half in zip(one.parts, two.parts, strict=True):
+        assert of_half.forward.flops == pytest.approx(part.forward.flops / 2, rel=0.01)
 
 
 def test_recomputation_trades_memory_for_operations() -> None:
@@ -110,6 +112,19 @@ def test_memory_follows_the_mesh() -> None:
     assert copies.copy == pytest.approx(2 * number, rel=0.01)
     assert copies.optimizer == pytest.approx(8 * number, rel=0.01)  # of AdamW
     assert eight.weights == pytest.approx(copies.weights / 8, rel=0.01) and eight.copy == 0
+
+
+def test_weights_gathered_once_a_step_take_memory_for_all_and_time_for_one_pass() -> None:
+    plans = planner()
+    setting = replace(plans.setting(Mesh(shard=8)), micro_batch=1, num_micro_batches=4)
+    each, once = (plans.plan(replace(setting, reshards=reshards)) for reshards in (True, False))
+    number = sum(p.numel() for p in plans.recipe.model.parameters())
+    gathers = [
+        sum(of.get("shard gather", 0.0) for of in (plan.seconds.sent, plan.seconds.hidden))
+        for plan in (each, once)
+    ]
+    assert gathers[0] > 6 * gathers[1] > 0.0
+    assert once.memory[0].gathered > max(2 * number, each.memory[0].gathered)
 
 
 def test_every_setting_that_divides_is_ranked() -> None:

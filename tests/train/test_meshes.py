@@ -62,6 +62,7 @@ USUAL = {
         *(f"{family}/shard" for family in SHARDED),
         *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),
         *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
+        *("llama/zero2", "lora/zero2"),
         *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [
@@ -72,6 +73,7 @@ USUAL = {
         *("mixture/replicate_ulysses", "llama/replicate_shard"),
         *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),
         *("gpt_oss+4/pipeline_context", "deepseek_mtp+4/pipeline_context"),
+        "mixture+4/pipeline_expert_zero2",
     ],
     8: ["deepseek_v3+4/pipeline_shard_tensor", "gemma3+4/pipeline_context_tensor"],
 }
@@ -205,8 +207,15 @@ def test_experts_get_what_changes_processes_and_no_more(tmp_path: Path) -> None:
 
 
 COUNTED = {
-    2: ["qwen3_moe/expert", "llama/replicate", "qwen3/sequence"],
-    4: ["qwen3_moe+4/pipeline_expert", "llama+4/pipeline_shard", "llama/replicate_shard"],
+    2: ["qwen3_moe/expert", "llama/zero2", "llama/replicate", "qwen3/sequence"],
+    4: [
+        *(
+            "qwen3_moe+4/pipeline_expert",
+            "qwen3_moe+4/pipeline_expert_zero2",
+            "llama+4/pipeline_shard",
+        ),
+        "llama/replicate_shard",
+    ],
 }
 
 

@@ -69,7 +69,7 @@ _SCHEDULES = {
 
 _NEUTRAL = {
     **dict.fromkeys(("dtype", "mixed_precision_reduce", "export_dtype"), "float32"),
-    **{"expert_tensor_parallel_degree": 1, "fsdp_reshard_after_forward": "default"},
+    "expert_tensor_parallel_degree": 1,
     "last_save_model_only": True,
 }
 # Records and kernels; logits are divided with the vocabulary, and keys gathered where sequences are
@@ -240,6 +240,10 @@ def _map_mesh(recipe: Recipe) -> None:
             recipe.change("fiddler:use_sequence_parallel")
     elif mesh["shard"] != 1:
         recipe.change("fiddler:use_fsdp")
+    policy = recipe.take(f"{section}.fsdp_reshard_after_forward", "default")
+    keeps_gathered = stages > 1 if policy == "default" else policy == "never"
+    if mesh["shard"] != 1 and keeps_gathered:
+        recipe.change("fiddler:use_zero2")
     _map_pipeline(recipe, stages)
 
 

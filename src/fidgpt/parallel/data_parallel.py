@@ -77,6 +77,7 @@ class DataParallel:
     Attributes:
       mesh: the sizes of its axes; the size of one axis may be open.
       parts: by the name of an axis, the component that divides a model along it.
+      reshards: whether gathered weights are freed after each pass; see `shard_fully`.
       timeouts: how long processes wait for each other.
       places: this process's places on the axes of the mesh.
     """
@@ -87,6 +88,7 @@ class DataParallel:
         require_positive(timeout=timeout)
         self.mesh: MeshSizes = Mesh(replicate=-1)
         self.parts: dict[str, AxisPart] = {}
+        self.reshards = True
         self.timeouts = Timeouts(timeout)
         self._device = device
         self._joined: list[bool] = []  # of each open context, whether it made the process group
@@ -270,6 +272,7 @@ class DataParallel:
                 mesh=self.places.fsdp,
                 dtype=precision.dtype,
                 apart={p: m for p, m in meshes.items() if m is not None and m != self.places.fsdp},
+                reshards=self.reshards,
             )
 
     def replica(self, model: Model, precision: Computation) -> Model:
@@ -317,7 +320,7 @@ class DataParallel:
             with module.no_sync():
                 yield
         elif self.places.fsdp is not None:
-            with without_reduction(module):
+            with without_reduction(module, reshards=self.reshards):
                 yield
         else:
             yield
@@ -362,6 +365,8 @@ class MeshParallel(DataParallel):
       context: divides sequences, if `mesh.context` is above 1.
       expert: divides experts of mixtures, if `mesh.expert` is above 1.
       others: by the name of another axis of the mesh, the component that divides a model along it.
+      reshards: whether a process of `mesh.shard` frees the weights that it has gathered after each
+        pass; else it keeps them until the last backward pass of a step.
       device: device of the model; defaults to this process's accelerator, or the CPU.
       timeout: seconds that processes wait for each other; see `DataParallel`.
 
@@ -369,6 +374,8 @@ class MeshParallel(DataParallel):
       ValueError: an axis that divides weights or sequences has several processes and no part.
       ParallelError: the processes do not fill the mesh; raised when they join.
     """
+
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"timeout": "live", "reshards": "restart"}
 
     def __init__(
         self,
@@ -378,11 +385,12 @@ class MeshParallel(DataParallel):
         context: AxisPart | None = None,
         expert: AxisPart | None = None,
         others: Mapping[str, AxisPart] | None = None,
+        reshards: bool = True,
         device: torch.device | None = None,
         timeout: float = 600.0,
     ) -> None:
         super().__init__(device=device, timeout=timeout)
-        self.mesh = mesh
+        self.mesh, self.reshards = mesh, reshards
         parts = {"tensor": tensor, "context": context, "expert": expert, **(others or {})}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():

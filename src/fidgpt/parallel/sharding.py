@@ -24,14 +24,15 @@ def shard_fully(
     mesh: "DeviceMesh",
     dtype: torch.dtype,
     apart: "Mapping[nn.Parameter, DeviceMesh]",
+    reshards: bool = True,
 ) -> None:
-    """Shard every parameter of a model on the meta device (ZeRO stage 3, FSDP2).
+    """Shard every parameter of a model on the meta device (FSDP2).
 
     With torch's `fully_shard`, each block is gathered before it computes and resharded afterwards,
-    in the forward and the backward pass; the rest of the model (embeddings, final norm) stays
-    gathered from its forward to its backward pass. Gathered weights have the dtype of the
-    precision; shards, gradient reduction and optimizer steps are in float32. (Rajbhandari et al.,
-    2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
+    in the forward and the backward pass (ZeRO stage 3); the rest of the model (embeddings, final
+    norm) stays gathered from its forward to its backward pass. Gathered weights have the dtype of
+    the precision; shards, gradient reduction and optimizer steps are in float32. (Rajbhandari et
+    al., 2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
 
     Each block is an FSDP unit, unless it shares parameters with another module: tied parameters are
     gathered with the model. What learns apart is a unit too, since FSDP gathers for a backward pass
@@ -44,6 +45,8 @@ def shard_fully(
       dtype: of gathered weights.
       apart: parameters that other processes share, with their mesh. A module of nothing else, such
         as the experts of a mixture, is a unit of its own, whose gradients are summed.
+      reshards: whether blocks are resharded after each pass. Else they stay gathered from their
+        first forward to their last backward pass of a step (ZeRO stage 2).
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -52,6 +55,7 @@ def shard_fully(
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     wide = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    after_forward = None if reshards else False  # None: all but the outermost unit
     for module, kind in fsdp_units(model, apart, is_narrow=dtype != torch.float32).items():
         if kind == APART:
             own_mesh = apart[next(module.parameters())]
@@ -59,6 +63,7 @@ def shard_fully(
                 module,
                 mesh=own_mesh,
                 mp_policy=narrow,
+                reshard_after_forward=after_forward,
                 shard_placement_fn=partial(_sharded_dim, own_mesh),
             )
             unit.set_gradient_divide_factor(1.0)
@@ -66,27 +71,32 @@ def shard_fully(
         elif kind == EXACT:
             fully_shard(module, mesh=mesh, mp_policy=wide, reshard_after_forward=False)
         else:
-            fully_shard(module, mesh=mesh, mp_policy=narrow)
+            fully_shard(module, mesh=mesh, mp_policy=narrow, reshard_after_forward=after_forward)
     for name, parameter in model.named_parameters():
         vars(parameter).update(kept[name])  # such as its init
     _gather_around_features(model)
 
 
 @contextlib.contextmanager
-def without_reduction(module: nn.Module) -> Iterator[None]:
-    """Context in which the sharded model inside `module` keeps gradients to itself."""
+def without_reduction(module: nn.Module, *, reshards: bool = True) -> Iterator[None]:
+    """Context in which the sharded model inside `module` keeps gradients to itself.
+
+    Unless it `reshards`, it keeps gathered weights after backward passes, too.
+    """
     from torch.distributed.fsdp import FSDPModule
 
     model = next(part for part in module.modules() if isinstance(part, FSDPModule))
     model.set_requires_gradient_sync(False)
+    model.set_reshard_after_backward(reshards)
     try:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+        model.set_reshard_after_backward(True)
 
 
 def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -> None:
-    """Let the next backward pass of modules inside a sharded model reduce their gradients.
+    """Let the next backward pass of modules inside a sharded model reduce gradients and reshard.
 
     Args:
       model: the sharded model.
@@ -99,6 +109,16 @@ def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -
     for part in {*parts, model} if ends else parts - {model}:
         if isinstance(part, FSDPModule):
             part.set_requires_gradient_sync(True, recurse=False)
+            part.set_reshard_after_backward(True, recurse=False)
+
+
+def reshard(model: nn.Module) -> None:
+    """Free all gathered weights of a sharded model."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], None]:
@@ -206,7 +226,7 @@ def _gather_around_features(model: nn.Module) -> None:
     switch = model.train
 
     def train(mode: bool = True) -> nn.Module:
-        model.reshard()
+        reshard(model)
         return switch(mode)
 
     setattr(model, "train", train)  # noqa: B010

@@ -161,6 +161,8 @@ class _Process:
 
     def _gathers(self, unit: _Unit) -> int:
         """Return how often a unit is gathered: before every pass, or only where it was freed."""
+        if not self.setting.reshards:
+            return 1
         if unit.kind not in (EXACT, REST):
             return (2 + self.counts_first) * self.number
         gathers = stays = int(self.counts_first)

@@ -234,13 +234,11 @@ def _shares(
     return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in held)
 
 
-def _with_reduction(total: Seconds, backward: Seconds, reduction: Mapping[str, float]) -> Seconds:
-    """Return the time of a step's passes with the reduction, beside the last backward pass."""
-    last = backward.times(0.9)
-    extra = beside(last, reduction)
-    exposed = {name: extra.sent.get(name, 0.0) - last.sent.get(name, 0.0) for name in reduction}
-    hidden = {name: extra.hidden.get(name, 0.0) for name in reduction}
-    return total + Seconds(sent=exposed, hidden=hidden)
+def _once(computing: Seconds, collectives: Mapping[str, float]) -> Seconds:
+    """Return what collectives add to a step, which run beside one of its passes."""
+    extra = beside(computing, collectives)
+    exposed = {n: extra.sent.get(n, 0.0) - computing.sent.get(n, 0.0) for n in collectives}
+    return Seconds(sent=exposed, hidden={n: extra.hidden.get(n, 0.0) for n in collectives})
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,7 +276,10 @@ class _Estimate:
         return total
 
     def _gather(self, part: Part) -> float:
-        """Return the time in which FSDP gathers the weights of a part."""
+        """Return the time in which FSDP gathers the weights of a part for a pass."""
+        return self._gather_once(part) if self.setting.reshards else 0.0
+
+    def _gather_once(self, part: Part) -> float:
         return sum(
             self.cluster.seconds(
                 "gather", number * self.training.itemsize, *fsdp_over(self.setting.mesh, unit.axis)
@@ -287,10 +288,14 @@ class _Estimate:
         )
 
     def step_passes(self, stage: Stage, number: int) -> Seconds:
-        """Return the time of a step's passes of so many micro-batches, with the reduction."""
+        """Return the time of a step's passes of so many micro-batches, with what is sent once."""
         forward, backward = self.passes(stage)
         passes = forward.times(2 if self.training.counts_first and number > 1 else 1) + backward
-        return _with_reduction(passes.times(number), backward, self._reduction(stage))
+        total = passes.times(number) + _once(backward.times(0.9), self._reduction(stage))
+        if self.setting.reshards:
+            return total
+        gather = sum(self._gather_once(part) * count for part, count in stage.parts)
+        return total + _once(forward, {"shard gather": gather})
 
     def _reduction(self, stage: Stage) -> dict[str, float]:
         """Return the time of the reduction of gradients, once a step, by collective."""
@@ -419,9 +424,14 @@ class _Estimate:
 
     def _gathered(self, stages: Sequence[Stage]) -> float:
         """Return the bytes of weights and gradients that FSDP has gathered at a time."""
-        parts = [part for stage in stages for part, _ in stage.parts]
+        itemsize, parts = (
+            self.training.itemsize,
+            [part for stage in stages for part, _ in stage.parts],
+        )
         largest = max([part.size for part in parts if part.layers], default=0)
-        ends = sum(part.size for part in parts if not part.layers)
-        # One layer that computes, and the next; its gradients, and those in float32 being sent.
-        itemsize = self.training.itemsize
-        return itemsize * (2 * largest + ends) + (itemsize + 4) * largest
+        if self.setting.reshards:  # one layer that computes, and the next
+            kept = 2 * largest + sum(part.size for part in parts if not part.layers)
+        else:
+            kept = sum(part.size * count for stage in stages for part, count in stage.parts)
+        # A layer's gradients, and those in float32 being sent.
+        return itemsize * kept + (itemsize + 4) * largest

@@ -194,7 +194,12 @@ class Planner:
         """Return the setting of the config on a mesh."""
         rows = -(-self.recipe.batch_size // mesh.data_size)
         size = min(self.recipe.micro_batch_size or rows, rows)
-        return Setting(mesh=mesh, micro_batch=size, num_micro_batches=-(-rows // size))
+        return Setting(
+            mesh=mesh,
+            micro_batch=size,
+            num_micro_batches=-(-rows // size),
+            reshards=self.recipe.parallel.reshards,
+        )
 
     def plan(self, setting: Setting) -> Plan:
         """Return what a run takes.
@@ -357,17 +362,16 @@ class Planner:
         plans, misfits = list[Plan](), set[object]()
         for setting in settings:
             is_single, rank = setting.num_micro_batches == 1, [*RECOMPUTE].index(setting.recompute)
-            smaller = {
-                (setting.mesh, setting.micro_batch, at) for at in range(rank, len(RECOMPUTE))
-            }
-            if (not is_single and setting.mesh in misfits) or smaller & misfits:
+            sharded = setting.mesh, setting.reshards
+            smaller = {(*sharded, setting.micro_batch, at) for at in range(rank, len(RECOMPUTE))}
+            if (not is_single and sharded in misfits) or smaller & misfits:
                 continue
             with suppress(ValueError):
                 plans.append(plan := self.plan(setting))
                 if not plan.fits:
-                    misfits.add((setting.mesh, setting.micro_batch, rank))
+                    misfits.add((*sharded, setting.micro_batch, rank))
                     if setting.recompute == "full" and not is_single:
-                        misfits.add(setting.mesh)
+                        misfits.add(sharded)
         return plans
 
     def _settings(self) -> Iterator[Setting]:
@@ -375,11 +379,18 @@ class Planner:
         for mesh in self.meshes():
             rows = self.recipe.batch_size // mesh.data_size
             pipeline = mesh.sizes.get(PIPELINE.name, 1)
-            for size, recompute in itertools.product(_MICRO_BATCHES, reversed(RECOMPUTE)):
+            gathering = [True, False] if mesh.num_shards > 1 else [True]
+            for reshards, size, recompute in itertools.product(
+                gathering, _MICRO_BATCHES, reversed(RECOMPUTE)
+            ):
                 number, left = divmod(rows, size)
                 if not left and (pipeline == 1 or number >= pipeline):
                     yield Setting(
-                        mesh=mesh, micro_batch=size, num_micro_batches=number, recompute=recompute
+                        mesh=mesh,
+                        micro_batch=size,
+                        num_micro_batches=number,
+                        recompute=recompute,
+                        reshards=reshards,
                     )
 
     def meshes(self) -> Iterator[MeshSizes]:
@@ -443,6 +454,11 @@ class Planner:
             except ValueError:
                 return
 
+        if setting.mesh.num_shards > 1:
+            add(
+                gathering_words(not setting.reshards),
+                replace(setting, reshards=not setting.reshards),
+            )
         for name in RECOMPUTE if self._kinds else ():
             if name != (setting.recompute or self.recompute):
                 add(recompute_words(name), replace(setting, recompute=name))
@@ -481,6 +497,11 @@ def recompute_words(name: str) -> str:
     """Return what a choice of recomputation is."""
     words = {"none": "no recomputation", "selective": "selective recomputation"}
     return words.get(name, "full recomputation")
+
+
+def gathering_words(reshards: bool) -> str:
+    """Return when FSDP gathers weights."""
+    return "weights gathered for each pass" if reshards else "weights gathered once a step"
 
 
 def _divisors(number: int) -> list[int]:

@@ -63,12 +63,14 @@ class Setting:
       micro_batch: sequences that a process computes at once.
       num_micro_batches: of a step.
       recompute: none, selective or full; "" as the config has it.
+      reshards: whether FSDP frees gathered weights after each pass, or at the end of a step.
     """
 
     mesh: MeshSizes
     micro_batch: int
     num_micro_batches: int
     recompute: str = ""
+    reshards: bool = True
 
     @property
     def pipeline(self) -> int:

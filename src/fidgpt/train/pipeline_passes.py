@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fidgpt.model.reports import collecting
 from fidgpt.parallel.pipeline import PipelinedModel
-from fidgpt.parallel.sharding import gather_within, reduce_next
+from fidgpt.parallel.sharding import gather_within, reduce_next, reshard
 from fidgpt.parallel.weight_gradients import Products, deferring, multiply
 from fidgpt.train.device import derive_seed, seed_torch
 from fidgpt.train.loss import with_gradients
@@ -111,9 +111,11 @@ class StagePasses:
                 self._receive(kind[-1], stage, number)
 
     def finish(self) -> None:
-        """Wait until everything is sent."""
+        """Wait until everything is sent, and free what was gathered."""
         for _, work in self._sent:
             work.wait()
+        if self._shards:  # stages in front of all trained weights have no backward pass
+            reshard(self._state.model)
 
     def _forward(self, stage: int, number: int) -> None:
         micro_batch, state = self._batch.micro_batches[number], self._state

@@ -19,6 +19,7 @@ from fidgpt.train.estimates.summary_text import (
 )
 
 _SHOWN, _COMMANDS, _VARIANTS, _DRAWN = 12, 3, 8, 200
+_WHOLE = 100  # days, from which they are shown without decimals
 _DIRECTIVES = {
     "none": "set:model.recompute=None",
     "selective": "fiddler:use_selective_recompute",
@@ -87,9 +88,9 @@ def plans_text(
     shown: list[RenderableType] = [Text(head)]
     if not fitting:
         shown += [Text(nothing_fits(plans))]
-    names = ["", "mesh", "micro-batch", "recompute", "memory", "s/step", "tokens/s/device"]
-    names += ["MFU", "bound by", "days", *(["price"] if price else [])]
-    table = table_under(names, left=(1, 8), no_wrap=False)
+    names = ["", "mesh", "micro-batch", "recompute", "gathers", "memory", "s/step"]
+    names += ["tokens/s/device", "MFU", "bound by", "days", *(["price"] if price else [])]
+    table = table_under(names, left=(1, 9), no_wrap=False)
     listed = (fitting or list(plans))[:_SHOWN]
     for number, plan in enumerate(listed, start=1):
         table.add_row(str(number), *_cells(plan, planner, price))
@@ -125,6 +126,8 @@ def command(setting: Setting, planner: Planner, start: str) -> str:
     changes = [f"'fiddler:use_mesh({', '.join(sizes)})'"] if sizes else []
     if setting.mesh.sizes.get("tensor", 1) > 1 and not planner.has_part("tensor"):
         changes.append("fiddler:use_sequence_parallel")
+    if not setting.reshards and planner.recipe.parallel.reshards:
+        changes.append("fiddler:use_zero2")
     if setting.micro_batch != planner.recipe.micro_batch_size:
         changes.append(f"'fiddler:set_micro_batch_size(size={setting.micro_batch})'")
     if setting.recompute and setting.recompute != planner.recompute:
@@ -158,7 +161,7 @@ def _result(plan: Plan, price: float | None) -> list[tuple[str, str]]:
         ("time", duration(plan.days * 86400)),
     ]
     if price:
-        rows.append(("price", f"{plan.hours * price:,.2f} for {plan.hours:,.4g} device-hours"))
+        rows.append(("price", f"{plan.hours * price:,.2f} for {plan.hours:,.1f} device-hours"))
     return rows
 
 
@@ -182,12 +185,13 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
         str(setting.mesh),
         f"{setting.num_micro_batches} x {setting.micro_batch}",
         setting.recompute or planner.recompute or "as it is",
+        ("each pass" if setting.reshards else "once") if setting.mesh.num_shards > 1 else "",
         bytes_text(int(plan.peak)),
         f"{plan.step:.4g}",
         f"{plan.tokens_per_second:,.4g}",
         f"{plan.utilisation:.1%}",
         plan.bound,
-        f"{plan.days:,.3g}",
+        f"{plan.days:,.0f}" if plan.days >= _WHOLE else f"{plan.days:.3g}",
     ]
     return [*cells, f"{plan.hours * price:,.2f}"] if price else cells
 
@@ -208,7 +212,8 @@ def page_data(
                 "mesh": str(plan.setting.mesh),
                 "setting": f"{plan.setting.num_micro_batches} micro-batches of "
                 f"{plan.setting.micro_batch}, "
-                f"{recompute_words(plan.setting.recompute or planner.recompute)}",
+                f"{recompute_words(plan.setting.recompute or planner.recompute)}"
+                f"{', weights gathered once a step' * (not plan.setting.reshards)}",
                 "bytes": plan.peak,
                 "memory": bytes_text(round(plan.peak)),
                 "speed": plan.tokens_per_second,
