@@ -33,11 +33,25 @@ def atomic_path(path: Path) -> Iterator[Path]:
       OSError: it cannot be written, or `path` is a folder that holds something.
     """
     target = Path(os.path.realpath(path))
-    remove_leftovers(target.parent)
-    folder, handle = _begin(target.parent)
-    try:
+    with _draft_folder(target.parent) as folder:
         yield folder / path.name
         os.replace(folder / path.name, target)
+
+
+def remove_whole(path: Path) -> None:
+    """Remove a folder, of which nothing is left where the process dies before the end."""
+    with _draft_folder(path.parent) as folder:
+        os.rename(path, folder / path.name)
+        sync(path.parent)
+
+
+@contextlib.contextmanager
+def _draft_folder(directory: Path) -> Iterator[Path]:
+    """A hidden folder in the directory, which is removed after the block; see `atomic_path`."""
+    remove_leftovers(directory)
+    folder, handle = _begin(directory)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.testing._internal.two_tensor import TwoTensor
 
+from fidgpt import files
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
 from fidgpt.train.checkpoints import manifest, newest_good
 
@@ -462,8 +463,9 @@ def test_weights_alone_do_not_need_a_good_optimizer_file(saved: Path) -> None:
 
 
 def test_the_next_save_removes_what_a_killed_run_left(saved: Path) -> None:
-    left = newest(saved).with_name(".tmp-step_00000300-4242")
-    shutil.copytree(newest(saved), left)
+    left = newest(saved).with_name(f"{files.MARK}4242")
+    shutil.copytree(newest(saved), left / "step_00000300")
+    (left / "lock").touch()
     assert restore_at(saved) == (200, {"at": 200})
     assert left.exists()  # reading changes nothing: another process may be writing
     save_at(saved, 250)

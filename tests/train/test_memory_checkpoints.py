@@ -131,7 +131,7 @@ def test_a_full_memory_is_a_warning_and_the_run_goes_on(
         train(cfg, tmp_path / "run")
     assert "warning: step 3 was not saved in memory" in capsys.readouterr().err
     assert len(read_rows(tmp_path / "run" / "metrics.jsonl")) == 7 < len(whole)
-    assert not files_in(memory, 3) and not [*memory.rglob(".tmp-*")]
+    assert not files_in(memory, 3) and not [*memory.rglob(".fidgpt-draft-*")]
 
 
 def test_a_machine_holds_parts_of_its_own_and_of_its_neighbor() -> None:

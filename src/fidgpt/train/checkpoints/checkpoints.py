@@ -3,7 +3,6 @@
 import contextlib
 import math
 import operator
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,16 +64,13 @@ def save_files(
     def seal_all() -> None:
         whole = {name: seal for table in seals for name, seal in table.items()}
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
-        manifest.publish(temporary, final)
+        publication.close()
 
-    temporary = peers.on_main(manifest.explained(final, size)(partial(manifest.begin, final)))
-    try:
+    with contextlib.ExitStack() as publication:
+        begin = partial(publication.enter_context, manifest.publishing(final))
+        temporary = peers.on_main(manifest.explained(final, size)(begin))
         seals = peers.together(write)
         peers.on_main(seal_all)
-    except BaseException:
-        if peers.is_main:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
 
 
 class KeepEvery:

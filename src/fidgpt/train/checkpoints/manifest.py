@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +13,19 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
-from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
+from fidgpt.files import (
+    atomic_path,
+    is_inside,
+    parse_json,
+    read_bytes,
+    remove_whole,
+    sha256_of,
+    sync,
+)
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.run_directory import RUN_ID, RunError, cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]
-
-TEMPORARY = ".tmp-"
-REPLACED = ".old-"
-_DRAFT = re.compile(r"\.tmp-(\.old-)?(abandoned-)?step_\d{8,}-(\d+|deleted)")
 
 
 class CheckpointError(ValueError):
@@ -65,56 +68,31 @@ def create_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def begin(final: Path) -> Path:
-    """Create an empty directory that `publish` renames to `final`.
+@contextlib.contextmanager
+def publishing(final: Path) -> Iterator[Path]:
+    """Context with a new directory, which takes the name `final` after the block.
 
-    A run's folder that was removed while a background save was waiting is not created again.
+    A checkpoint that is there already, such as a damaged one, is deleted just before. A run's
+    folder that was removed while a background save was waiting is not created again.
     """
     final.parent.mkdir(exist_ok=True)
     sync(final.parent.parent)
-    settle(final.parent)
-    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
-    temporary.mkdir()
-    return temporary
-
-
-def publish(temporary: Path, final: Path) -> None:
-    """Rename a finished directory to `final`, and delete what was there before."""
-    # A non-empty directory cannot be renamed over. In between, readers find the old one under
-    # REPLACED (see `_entries`), so a kill between the two renames loses nothing.
-    sync(temporary)
-    aside = final.with_name(REPLACED + final.name)
-    if final.exists():
-        os.rename(final, aside)
-    os.rename(temporary, final)
+    with atomic_path(final) as draft:
+        draft.mkdir()
+        yield draft
+        sync(draft)
+        if final.exists():
+            discard(final)
     sync(final.parent)
-    if aside.exists():
-        discard(aside)
-
-
-def settle(folder: Path) -> None:
-    """Remove what killed writers left in `folder`, and finish an interrupted replacement."""
-    for path in list(folder.iterdir()):
-        if _DRAFT.fullmatch(path.name):
-            shutil.rmtree(path)
-        elif is_canonical(path.name.removeprefix(REPLACED)) and path.name.startswith(REPLACED):
-            final = path.with_name(path.name.removeprefix(REPLACED))
-            if final.exists():
-                discard(path)
-            else:
-                os.rename(path, final)
 
 
 def discard(path: Path) -> None:
     """Delete a checkpoint atomically; one with other files in it is kept as `kept-...`."""
     if not all(map(is_own, os.listdir(path))):
-        kept = (path.with_name(f"kept-{path.name.lstrip('.')}{n or ''}") for n in itertools.count())
+        kept = (path.with_name(f"kept-{path.name}{n or ''}") for n in itertools.count())
         os.rename(path, next(free for free in kept if not free.exists()))
         return
-    doomed = path.with_name(f"{TEMPORARY}{path.name}-deleted")
-    os.rename(path, doomed)
-    sync(path.parent)
-    shutil.rmtree(doomed)
+    remove_whole(path)
     advance()
 
 
@@ -222,19 +200,16 @@ def files_of(path: Path, section: str) -> list[Path]:
 
 def find(directory: Path) -> dict[int, Path]:
     """Return the checkpoints of a run by step, oldest first, good or not."""
-    checkpoints = {
-        int(name.removeprefix("step_")): path
-        for name, path in _entries(directory).items()
-        if is_canonical(name)
-    }
-    return dict(sorted(checkpoints.items()))
+    folder = folder_of(directory)
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return dict(sorted((int(p.name[5:]), p) for p in paths if is_canonical(p.name)))
 
 
 def abandon_after(checkpoints: dict[int, Path], step: int) -> dict[int, Path]:
     """Rename checkpoints after `step` to `abandoned-...`; return the others."""
     for later in [other for other in checkpoints if other > step]:
         path = checkpoints.pop(later)
-        abandoned = path.with_name(f"abandoned-{path.name.removeprefix(REPLACED)}")
+        abandoned = path.with_name(f"abandoned-{path.name}")
         if abandoned.exists():
             discard(abandoned)
         os.rename(path, abandoned)
@@ -296,7 +271,7 @@ def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
         manifest = parsed(written)
         if json_bytes(_signed(manifest)) != written:
             return f"is damaged: {MANIFEST} does not match its own checksum."
-        if path.name.removeprefix(REPLACED) != name_of(manifest["step"]):
+        if path.name != name_of(manifest["step"]):
             return f"holds step {manifest['step']} by its {MANIFEST}: rename or remove it."
         names = [name for name in manifest["files"] if _section(name) in needed]
         with ThreadPoolExecutor() as pool:
@@ -319,17 +294,6 @@ def is_own(name: str) -> bool:
 
 def _section(name: str) -> str:
     return re.split(r"[-.]", name, maxsplit=1)[0]
-
-
-def _entries(directory: Path) -> dict[str, Path]:
-    """Return the paths in a run's folder by final name, including files not yet replaced."""
-    folder = folder_of(directory)
-    try:
-        paths = [path for path in folder.iterdir() if not path.name.startswith(TEMPORARY)]
-        aside = {path.name.removeprefix(REPLACED): path for path in paths}
-        return aside | {path.name: path for path in paths if not path.name.startswith(REPLACED)}
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
 
 
 def is_canonical(name: str) -> bool:

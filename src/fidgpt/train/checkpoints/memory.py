@@ -273,17 +273,21 @@ class MemoryCheckpoints:
         peers, rank = machines.peers, machines.peers.rank
         drafts: dict[int, Path] = {}
 
+        def begin(source: int) -> Path:
+            part = machines.part(source)
+            part.mkdir(exist_ok=True)
+            final = manifest.folder_of(part) / manifest.name_of(step)
+            drafts[source] = publications.enter_context(manifest.publishing(final))
+            return drafts[source]
+
         def write() -> manifest.Seals:
-            if not (pieces or texts):
-                return {}
-            drafts[rank] = _begin(machines.part(rank), step)
-            return tensors.write_files(drafts[rank], pieces, texts)
+            return tensors.write_files(begin(rank), pieces, texts) if pieces or texts else {}
 
         def make_room() -> None:
             for source in kept:
-                drafts[source] = _begin(machines.part(source), step)
+                draft = begin(source)
                 for name, seal in seals[source].items():
-                    with (drafts[source] / name).open("wb") as file:
+                    with (draft / name).open("wb") as file:
                         os.posix_fallocate(file.fileno(), 0, seal["bytes"])
 
         def publish() -> None:
@@ -292,22 +296,20 @@ class MemoryCheckpoints:
                 for name, seal in seals[source].items():
                     if sha256_of(drafts[source] / name) != seal["sha256"]:
                         raise OSError(f"{name} of process {source} was damaged on its way")
-            for source, draft in drafts.items():
+            for draft in drafts.values():
                 manifest.write_manifest(draft, step=step, files=whole, notes=notes)
-                manifest.publish(draft, _final(machines.part(source), step))
+            publications.close()
 
         try:
-            seals: list[manifest.Seals] = peers.together(write)
-            kept = [
-                one for one, files in enumerate(seals) if files and machines.keeper(one) == rank
-            ]
-            peers.together(make_room)
-            _exchange(machines, drafts, seals, kept)
-            peers.together(publish)
+            with contextlib.ExitStack() as publications:
+                seals: list[manifest.Seals] = peers.together(write)
+                written = [source for source, files in enumerate(seals) if files]
+                kept = [source for source in written if machines.keeper(source) == rank]
+                peers.together(make_room)
+                _exchange(machines, drafts, seals, kept)
+                peers.together(publish)
             peers.together(partial(self._retire, machines, step))
         except (OSError, SafetensorError, ParallelError) as error:
-            for draft in drafts.values():
-                shutil.rmtree(draft, ignore_errors=True)
             if not isinstance(error, ParallelError):
                 print_stderr(
                     f"warning: step {step} was not saved in memory ({error}): the run continues, "
@@ -351,15 +353,6 @@ def _claim(root: Path, mine: Mapping[str, str]) -> str:
             "folder with --config='fiddler:use_memory_checkpoints(folder=...)'."
         ) from error
     return f"{boot} {stat.st_dev} {stat.st_ino}"
-
-
-def _final(part: Path, step: int) -> Path:
-    return manifest.folder_of(part) / manifest.name_of(step)
-
-
-def _begin(part: Path, step: int) -> Path:
-    part.mkdir(exist_ok=True)
-    return manifest.begin(_final(part, step))
 
 
 def _exchange(
@@ -436,7 +429,6 @@ def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Proc
             )
         return False
     final = manifest.folder_of(directory) / manifest.name_of(step)
-    temporary: Path = peers.on_main(manifest.explained(final)(partial(manifest.begin, final)))
 
     @manifest.explained(final)
     def copy() -> None:
@@ -445,13 +437,11 @@ def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Proc
                 shutil.copyfile(path, temporary / name)
                 sync(temporary / name)
 
-    try:
+    with contextlib.ExitStack() as publication:
+        begin = partial(publication.enter_context, manifest.publishing(final))
+        temporary: Path = peers.on_main(manifest.explained(final)(begin))
         peers.together(copy)
-        peers.on_main(manifest.explained(final)(partial(manifest.publish, temporary, final)))
-    except BaseException:
-        if peers.is_main:
-            shutil.rmtree(temporary, ignore_errors=True)
-        raise
+        peers.on_main(manifest.explained(final)(publication.close))
     if peers.is_main:
         print_stderr(f"step {step} was found in memory, and saved as {final}.")
     return True

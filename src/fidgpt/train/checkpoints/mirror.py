@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -248,12 +247,8 @@ class Mirror:
         """Copy the checkpoint of a step into a run; return whether the copy is good."""
         final = manifest.folder_of(directory) / manifest.name_of(step)
         manifest.create_folder(directory)
-        temporary = manifest.begin(final)
-        try:
-            storage.receive(step, temporary)
-            manifest.publish(temporary, final)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+        with manifest.publishing(final) as draft:
+            storage.receive(step, draft)
         return manifest.damage(final) is None
 
     def holds_run(self) -> bool:
