@@ -185,8 +185,11 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
     ("settings", "words"),
     [
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
-        ({"cycle_length": 2000}, "2000 steps, which do not fit into num_steps=1000"),
-        ({"cycle_length": [600, 600]}, "take 1200 of num_steps=1000"),
+        ({"cycle_length": 2000}, r"cycle_length=2000 makes cycles that end at the steps \[2000\]"),
+        (
+            {"cycle_length": [600, 600]},
+            r"steps \[600, 1200, 1000\], which must",
+        ),
         ({"warmup": 0.5, "decay": 0.6}, "warmup=0.5 and decay=0.6 do not fit"),
         (
             {"rewarmup": 60, "decay": 50, "cycles": [900]},

@@ -196,34 +196,25 @@ def cycle_ends(
     Raises:
       ValueError: both are set, or the cycles do not fit into the run.
     """
-    if num_steps < 1:
-        raise ValueError(f"{num_steps=} must be at least 1.")
     if cycles is not None and cycle_length is not None:
         raise ValueError(f"{cycles=} and {cycle_length=} cannot both be set: remove one.")
+    listed = cycles
     if isinstance(cycle_length, Sequence):
-        total, cycles = sum(cycle_length), [*itertools.accumulate(cycle_length)]
-        if min(cycle_length, default=1) < 1 or total > num_steps:
-            raise ValueError(
-                f"{cycle_length=} must be lengths of 1 or more steps; they take {total} of "
-                f"{num_steps=}."
-            )
-    elif cycle_length is not None:
+        listed = [*itertools.accumulate(cycle_length)]
+    if isinstance(listed, Sequence):
+        ends = [*listed] if [*listed[-1:]] == [num_steps] else [*listed, num_steps]
+    elif isinstance(cycle_length, int | float):
         length = in_steps("cycle_length", cycle_length, of=num_steps)
-        if not 1 <= length <= num_steps:
-            raise ValueError(
-                f"{cycle_length=} is {length} steps, which do not fit into {num_steps=}."
-            )
-        return [length * number for number in range(1, num_steps // length)] + [num_steps]
-    if not isinstance(cycles, Sequence):
-        count = 1 if cycles is None else cycles
-        if not 1 <= count <= num_steps:
-            raise ValueError(f"{cycles=} must be from 1 to {num_steps=}.")
-        return [num_steps * number // count for number in range(1, count + 1)]
-    ends = [*cycles] if cycles and cycles[-1] == num_steps else [*cycles, num_steps]
-    if any(end <= begin for begin, end in itertools.pairwise([0, *ends])):
+        ends = [*range(length, num_steps - length + 1, max(1, length)), max(length, num_steps)]
+    else:
+        count = 1 if listed is None else listed
+        ends = [num_steps * number // count for number in range(1, count + 1)]
+    falls = any(end <= begin for begin, end in itertools.pairwise([0, *ends]))
+    if falls or ends[-1:] != [num_steps]:
+        setting = f"{cycle_length=}" if cycles is None else f"{cycles=}"
         raise ValueError(
-            f"{cycles=} must be the steps at which cycles end, in increasing order and up to "
-            f"{num_steps=}."
+            f"{setting} makes cycles that end at the steps {ends}, which must increase from 1 up "
+            f"to {num_steps=}."
         )
     return ends
 
