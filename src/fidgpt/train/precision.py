@@ -97,25 +97,6 @@ class Precision(Protocol):
     scaling: LossScaling | None
 
     def replica(self, model: Model) -> Model:
-        """Return the module that computes: the model itself, or a copy with the same ties."""
-        ...
-
-    def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        """Add the replica's gradients to the model's, in float32, and clear the replica's."""
-
-    def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        """Move accumulated gradients to the replica, so that the sum is all-reduced."""
-
-    def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
-        """Copy the model's weights to the replica, after anything that changed them."""
-
-
-class _Format:
-    """Computes in a format; if it is narrower than float32, on a copy of the weights."""
-
-    dtype: torch.dtype
-
-    def replica(self, model: Model) -> Model:
         """Return the model, or a copy in the format with the same ties.
 
         A module whose attribute `keeps_float32` is true keeps the format of its own parameters and
@@ -136,6 +117,7 @@ class _Format:
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        """Add the replica's gradients to the model's, in float32, and clear the replica's."""
         for pairs in _some(_pairs(model, replica)):
             new: list[tuple[Tensor, Tensor]] = []
             old: list[tuple[Tensor, Tensor]] = []
@@ -151,12 +133,14 @@ class _Format:
 
     @torch.no_grad()
     def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
+        """Move accumulated gradients to the replica, so that the sum is all-reduced."""
         for weight, own in _pairs(model, replica):
             if weight.grad is not None:
                 own.grad, weight.grad = weight.grad.to(own.dtype), None
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
+        """Copy the model's weights to the replica, after anything that changed them."""
         for pairs in _some(_pairs(model, replica)):
             swapped = [(own, weight) for weight, own in pairs]
             _each(torch._foreach_copy_, swapped)  # pyright: ignore[reportPrivateImportUsage]
@@ -187,7 +171,7 @@ def _each(operation: Callable[..., Any], pairs: Sequence[tuple[Tensor, Tensor]])
         operation([first for first, _ in pairs], [other for _, other in pairs])
 
 
-class Float32(_Format):
+class Float32(Precision):
     """Computes in float32: the model is its own replica.
 
     Args:
@@ -209,7 +193,7 @@ class Float32(_Format):
         return model
 
 
-class BFloat16(_Format):
+class BFloat16(Precision):
     """Computes on a bfloat16 copy of the weights, cast once a step.
 
     Autocast would cast each weight at each use and keep the rest in float32; here activations,
@@ -222,8 +206,11 @@ class BFloat16(_Format):
     dtype = torch.bfloat16
     scaling: LossScaling | None = None
 
+    def __init__(self) -> None:
+        pass  # what it inherits of a Protocol would take any arguments
 
-class Float16(_Format):
+
+class Float16(Precision):
     """Computes on a float16 copy of the weights, with the loss scaled: for GPUs without bfloat16.
 
     The range of float16 is 6e-8 to 65,504, and gradients may be smaller; the loss is multiplied
