@@ -57,15 +57,37 @@ class Average(Protocol):
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...
 
 
-class _Averaged:
-    """An average by name of parameters, and of buffers that training changes.
+def _learned(model: nn.Module) -> dict[str, Tensor]:
+    """Return trained parameters, and the saved buffers of finite numbers, by name.
 
-    A bias that selects experts, for example, fits the weights beside it and no others.
+    Of a constant such as a mask of -inf, a mean would be NaN.
+    """
+    saved = model.state_dict(keep_vars=True).keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
+    return {
+        **{name: p for name, p in model.named_parameters() if p.requires_grad},
+        **{k: b for k, b in buffers.items() if b.is_floating_point() and b.isfinite().all()},
+    }
+
+
+class Ema:
+    """An exponential moving average: beta * average + (1 - beta) * weights, after every step.
+
+    Args:
+      beta: weight of the old average, from 0 to less than 1.
+
+    Raises:
+      ValueError: beta is out of range.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, beta: float = 0.999) -> None:
+        require_probability(beta=beta)
+        self.beta = beta
         self._weights: dict[str, Tensor] = {}
         self.has_history = False
+
+    def update(self, model: nn.Module, *, step: int) -> None:
+        self._move(model, 1 - self.beta)
 
     @torch.no_grad()
     def begin(self, model: nn.Module) -> None:
@@ -106,39 +128,7 @@ class _Averaged:
         return [trained[name] for name in self._weights]
 
 
-def _learned(model: nn.Module) -> dict[str, Tensor]:
-    """Return trained parameters, and the saved buffers of finite numbers, by name.
-
-    Of a constant such as a mask of -inf, a mean would be NaN.
-    """
-    saved = model.state_dict(keep_vars=True).keys()
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
-    return {
-        **{name: p for name, p in model.named_parameters() if p.requires_grad},
-        **{k: b for k, b in buffers.items() if b.is_floating_point() and b.isfinite().all()},
-    }
-
-
-class Ema(_Averaged):
-    """An exponential moving average: beta * average + (1 - beta) * weights, after every step.
-
-    Args:
-      beta: weight of the old average, from 0 to less than 1.
-
-    Raises:
-      ValueError: beta is out of range.
-    """
-
-    def __init__(self, *, beta: float = 0.999) -> None:
-        require_probability(beta=beta)
-        super().__init__()
-        self.beta = beta
-
-    def update(self, model: nn.Module, *, step: int) -> None:
-        self._move(model, 1 - self.beta)
-
-
-class EmaDecaySqrt(_Averaged):
+class EmaDecaySqrt(Ema):
     """A weighted mean in which later steps count less and less after a switch.
 
     Weights after a step count 1 - beta before `switch_step`. From there on they count
@@ -156,11 +146,9 @@ class EmaDecaySqrt(_Averaged):
     def __init__(
         self, *, beta: float = 0.999, switch_step: int = 100_000, decay_steps: int = 100_000
     ) -> None:
-        require_probability(beta=beta)
         require_not_negative(switch_step=switch_step)
         require_size(decay_steps=decay_steps)
-        super().__init__()
-        self.beta = beta
+        super().__init__(beta=beta)
         self.switch_step = switch_step
         self.decay_steps = decay_steps
         self._total = 0.0
