@@ -265,9 +265,8 @@ class BackgroundTracker(abc.ABC):
     def __init__(self, *, destination: str) -> None:
         # Two trackers of a kind may have two destinations.
         self._file = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
-        # Rows wait with their step, and a number that grows as the run rolls back.
-        self._rows: deque[tuple[int, int, Row]] = deque(maxlen=ROWS)
-        self._num_roll_backs = self._last = self._delivered = 0
+        self._rows: deque[Row] = deque(maxlen=ROWS)
+        self._last = self._delivered = 0
         self._news: deque[str] = deque()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -304,12 +303,11 @@ class BackgroundTracker(abc.ABC):
 
     def log(self, row: Row) -> None:
         """Queue a row for the thread, unless it was delivered before a resume."""
-        if row["step"] <= self._last:
-            self._num_roll_backs += 1
+        if row["step"] <= self._last:  # the run rolled back
             self._delivered = 0
         self._last = row["step"]
         if self._last > self._delivered:
-            self._rows.append((self._num_roll_backs, self._last, row))
+            self._rows.append(row)
 
     def print(self, text: str) -> None:
         """Ignore texts, which are not metrics."""
@@ -333,7 +331,7 @@ class BackgroundTracker(abc.ABC):
             )
 
     def _work(self, run: RunDescription) -> None:
-        is_over, num_roll_backs = False, 0
+        is_over = False
         while not is_over:
             is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
             try:
@@ -341,12 +339,11 @@ class BackgroundTracker(abc.ABC):
                     raise FileNotFoundError("the run's directory is gone")
                 self._open(run)
                 while self._rows:
-                    if self._rows[0][0] != num_roll_backs:
-                        num_roll_backs, step, _ = self._rows[0]
+                    if (step := self._rows[0]["step"]) <= self._journal.step:  # a roll-back
                         self._close()
                         self._journal.start_new(step=step - 1)
                         self._open(run)
-                    self._deliver(num_roll_backs)
+                    self._deliver()
             except Exception as error:  # libraries and servers raise anything
                 if not self._is_down:
                     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
@@ -366,18 +363,20 @@ class BackgroundTracker(abc.ABC):
                 self._news.append(f"{self.title}: {place}")
             self._is_open, self._place = True, place
 
-    def _deliver(self, num_roll_backs: int) -> None:
+    def _deliver(self) -> None:
         """Write the rows that wait, up to the next roll-back."""
-        rows = [row for number, _, row in [*self._rows] if number == num_roll_backs]
-        before, last = self._journal.step, rows[-1]["step"]
-        self._journal.write(step=last)
+        rows, before = [*self._rows], self._journal.step
+        falls = (n for n in range(1, len(rows)) if rows[n]["step"] <= rows[n - 1]["step"])
+        rows = rows[: next(falls, None)]
+        self._journal.write(step=rows[-1]["step"])
         try:
             self.write(rows)
         except Exception:
             self._journal.write(step=before)
             raise
-        while self._rows and self._rows[0][:2] <= (num_roll_backs, last):
-            self._rows.popleft()
+        for row in rows:  # some of which may be dropped by now
+            if self._rows[0] is row:
+                self._rows.popleft()
         if self._is_down:
             self._is_down = False
             self._news.append(f"{self.title} is back and has caught up.")
