@@ -12,7 +12,6 @@ from fidgpt.train.trackers.trackers import last_row
 
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")
 PREFIX, SLOWEST = "goodput/", "slowest/"
-_MOST = 1e12  # seconds, or attempts; more is damage
 _KINDS = ("productive", "saving", "restoring", "redone", "waiting")
 _IN_WORDS = {"restoring": "starting or restoring"}
 
@@ -44,9 +43,9 @@ class Goodput:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         row = {} if metrics is None else last_row(metrics)
-        self._seconds = {kind: _number(row, kind) for kind in _KINDS}
-        self._attempts = int(_number(row, "attempts")) + 1
-        self._redone_steps = int(_number(row, "redone_steps"))
+        self._seconds = {kind: row.get(f"{PREFIX}{kind}", 0.0) for kind in _KINDS}
+        self._attempts = row.get(f"{PREFIX}attempts", 0) + 1
+        self._redone_steps = row.get(f"{PREFIX}redone_steps", 0)
         self._reached = int(row.get("step", 0))  # by earlier attempts, or before a roll-back
         self._clock, self._mark = clock, started
         self._processes: Counter[int] = Counter()
@@ -120,8 +119,3 @@ class Goodput:
 def phase_seconds(row: Mapping[str, Any]) -> list[float]:
     """Return the seconds of this process in each phase of a step, as in `PHASES`."""
     return [float(row.get(f"seconds/{name}", 0.0)) for name in PHASES]
-
-
-def _number(row: Mapping[str, Any], name: str) -> float:
-    value = row.get(f"{PREFIX}{name}", 0)
-    return float(value) if isinstance(value, int | float) and 0 <= value < _MOST else 0.0
