@@ -60,10 +60,8 @@ def main() -> int:
     """Start the processes and wait for them; return the exit status."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    read, wait = inspect.unwrap(torchrun.config_from_args), _Wait()
-    if _is_to_fork():
-        read = _preloaded(read)
-    torchrun.config_from_args = wait.bounded(read)
+    wait = _Wait()
+    torchrun.config_from_args = _checked(wait, forks=_is_to_fork())
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -133,45 +131,30 @@ class _Wait:
             with contextlib.suppress(KeyboardInterrupt, SignalException):
                 time.sleep(_REPORTING)
 
-    def bounded(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Bound the wait, which is named after a while; return what reads the flags of torchrun.
+    def bound(self, arguments: Any, config: Any) -> None:
+        """Bound the wait, which is named after a while.
 
         Nodes that may come and go wait as long as torchrun lets them.
 
         Args:
-          read: makes a configuration, a program and its arguments of the flags.
+          arguments: flags of torchrun.
+          config: what torchrun makes of them.
         """
-
-        @functools.wraps(read)
-        def bounding(arguments: Any) -> Any:
-            self.program = arguments.training_script
-            _require_program(arguments)
-            _require_address(arguments.rdzv_endpoint)
-            config, *program = read(arguments)
-            if not 0 <= arguments.node_rank < config.max_nodes:
-                raise ValueError(
-                    f"--node-rank={arguments.node_rank} must be from 0 to {config.max_nodes - 1}: "
-                    f"there are at most {config.max_nodes} nodes."
-                )
-            if arguments.standalone and config.min_nodes > 1:
-                raise ValueError(f"--standalone is one node, and --nnodes={arguments.nnodes}.")
-            self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
-            if config.rdzv_backend == "static":
-                self.setting = "timeout"
-            chosen = {pair.partition("=")[0].strip() for pair in arguments.rdzv_conf.split(",")}
-            is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
-            if is_fixed and self.setting not in chosen:
-                config.rdzv_configs[self.setting] = _LONGEST
-            seconds = str(config.rdzv_configs.get(self.setting, self.seconds))
-            if not seconds.isdecimal():
-                raise ValueError(f"--rdzv-conf={self.setting}={seconds} must be whole seconds.")
-            self.seconds = int(seconds)
-            for handler in _HANDLERS if self._has_others else ():
-                method = inspect.unwrap(handler.next_rendezvous)
-                setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
-            return config, *program
-
-        return bounding
+        self.program = arguments.training_script
+        self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
+        if config.rdzv_backend == "static":
+            self.setting = "timeout"
+        chosen = {pair.partition("=")[0].strip() for pair in arguments.rdzv_conf.split(",")}
+        is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
+        if is_fixed and self.setting not in chosen:
+            config.rdzv_configs[self.setting] = _LONGEST
+        seconds = str(config.rdzv_configs.get(self.setting, self.seconds))
+        if not seconds.isdecimal():
+            raise ValueError(f"--rdzv-conf={self.setting}={seconds} must be whole seconds.")
+        self.seconds = int(seconds)
+        for handler in _HANDLERS if self._has_others else ():
+            method = inspect.unwrap(handler.next_rendezvous)
+            setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
 
     def _naming(self, wait: Callable[[Any], Any], nodes: str) -> Callable[[Any], Any]:
         """Return what waits for the other nodes, and prints so after a while."""
@@ -228,23 +211,35 @@ def _is_to_fork() -> bool:
     return forking.is_safe()
 
 
-def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what imports what a run needs, and lets torchrun fork processes from this one.
+def _checked(wait: _Wait, *, forks: bool) -> Callable[[Any], Any]:
+    """Return what reads the flags of torchrun.
 
     Args:
-      read: makes a configuration, a program and its arguments from torchrun's arguments.
+      wait: for other nodes, which is bounded.
+      forks: whether to import what a run needs, and let torchrun fork processes from this one.
     """
+    read = inspect.unwrap(torchrun.config_from_args)
 
     @functools.wraps(read)
     def reading(arguments: Any) -> Any:
-        if arguments.no_python:  # which is for Python alone to run
-            return read(arguments)
-        config, _, _ = read(arguments)
-        forking.preload()
-        config.start_method = "fork"
-        os.register_at_fork(after_in_child=_forget_handlers)
-        script = arguments.training_script
-        return config, _work, [script, arguments.module, arguments.training_script_args]
+        _require_program(arguments)
+        _require_address(arguments.rdzv_endpoint)
+        config, *program = read(arguments)
+        if not 0 <= arguments.node_rank < config.max_nodes:
+            raise ValueError(
+                f"--node-rank={arguments.node_rank} must be from 0 to {config.max_nodes - 1}: "
+                f"there are at most {config.max_nodes} nodes."
+            )
+        if arguments.standalone and config.min_nodes > 1:
+            raise ValueError(f"--standalone is one node, and --nnodes={arguments.nnodes}.")
+        wait.bound(arguments, config)
+        if forks and not arguments.no_python:  # which is for Python alone to run
+            forking.preload()
+            config.start_method = "fork"
+            os.register_at_fork(after_in_child=_forget_handlers)
+            script = arguments.training_script
+            program = [_work, [script, arguments.module, arguments.training_script_args]]
+        return config, *program
 
     return reading
 
