@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from fidgpt.data import Batch, DataError, TokenizerSpec
-from fidgpt.model.reports import Share, collecting, not_collecting, report_metric, scaled
+from fidgpt.model.context import AttentionContext
+from fidgpt.model.reports import not_collecting, report_metric
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.frozen import Weights, blueprint_of, frozen
@@ -116,32 +117,17 @@ class Distilled(NextToken):
         self._teacher = teacher  # not a module, whose weights would be the run's
         self._options = options
 
-    def forward(
-        self,
-        tokens: Int64[Tensor, "rows window"],
-        counted: Bool[Tensor, "rows window"] | None = None,
-        share: Share | None = None,
-        real: Bool[Tensor, "rows window"] | None = None,
+    def loss_of(
+        self, features: Float[Tensor, "rows seq hidden"], ctx: AttentionContext, batch: Batch
     ) -> Float[Tensor, ""]:
-        """Return the mean of both losses; see `NextToken` for the arguments."""
-        batch, (teacher,) = Batch(tokens, counted, real), self._teacher
-        with collecting() as reports:
-            ctx = self._context_of(batch)
-            inputs, counts = ctx.own(batch.inputs), ctx.own(batch.mask[:, 1:])
-            features = self.model.features(inputs, ctx)
-            with torch.no_grad(), not_collecting():
-                theirs = teacher.features(batch.inputs, teacher.layout(batch.inputs))
-            targets = ctx.own(batch.targets).flatten()
-            loss = self.loss(
-                features.flatten(0, 1), self.model.unembedding, targets, counts.flatten()
-            )
-            taught = self._taught(features[counts], ctx.own(theirs)[counts], teacher.unembedding)
-            report_metric("loss", loss)
-            report_metric("teacher", taught)
-        loss = (1 - self.ratio) * loss + self.ratio * taught
-        is_counted = share.is_counted if share is not None else counts.any()
-        loss = loss if share is None else scaled(loss, share.of_targets)
-        return sum((x * is_counted for x in reports.losses_of(share).values()), loss)
+        """Return the mean of both losses, and report them."""
+        loss, (teacher,) = super().loss_of(features, ctx, batch), self._teacher
+        with torch.no_grad(), not_collecting():
+            theirs = teacher.features(batch.inputs, teacher.layout(batch.inputs))
+        counts = ctx.own(batch.mask[:, 1:])
+        taught = self._taught(features[counts], ctx.own(theirs)[counts], teacher.unembedding)
+        report_metric("teacher", taught)
+        return (1 - self.ratio) * loss + self.ratio * taught
 
     def _taught(self, features: Tensor, theirs: Tensor, teacher: nn.Module) -> Float[Tensor, ""]:
         """Return the mean loss under the teacher's probabilities; logits exist in chunks."""

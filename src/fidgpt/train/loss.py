@@ -406,16 +406,29 @@ class NextToken(nn.Module):
         batch = Batch(tokens, counted, real)
         with collecting() as reports:
             ctx = self._context_of(batch)
-            features = self.model.features(ctx.own(batch.inputs), ctx).flatten(0, 1)
-            counted = batch.counted_targets
-            counted = None if counted is None else ctx.own(counted).flatten()
-            targets = ctx.own(batch.targets).flatten()
-            loss = self.loss(features, self.model.unembedding, targets, counted)
-            report_metric("loss", loss)
-        is_counted = share.is_counted if share is not None else counted is None or counted.any()
+            features = self.model.features(ctx.own(batch.inputs), ctx)
+            loss = self.loss_of(features, ctx, batch)
+        if share is not None:
+            is_counted = share.is_counted
+        else:
+            is_counted = batch.counted_targets is None or batch.counted_targets.any()
         loss = loss if share is None else scaled(loss, share.of_targets)
         added = reports.losses_of(share).values()
         return sum(added if is_counted is True else (x * is_counted for x in added), loss)
+
+    def loss_of(
+        self, features: Float[Tensor, "rows seq hidden"], ctx: AttentionContext, batch: Batch
+    ) -> Float[Tensor, ""]:
+        """Return the mean loss of this process's tokens, and report it."""
+        counted = batch.counted_targets
+        loss = self.loss(
+            features.flatten(0, 1),
+            self.model.unembedding,
+            ctx.own(batch.targets).flatten(),
+            None if counted is None else ctx.own(counted).flatten(),
+        )
+        report_metric("loss", loss)
+        return loss
 
     def count(
         self,
