@@ -65,6 +65,8 @@ PRIVATE = (
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
     "torch.testing._internal.distributed.fake_pg.FakeStore",
+    "torch.utils._pytree.tree_flatten",
+    "torch.utils._pytree.tree_unflatten",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with

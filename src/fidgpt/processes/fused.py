@@ -1,6 +1,7 @@
 """What processes add up in a step: many numbers, by one all-reduce."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,9 @@ from torch import Tensor
 from fidgpt.processes.processes import Processes
 
 __all__ = ["FusedAllReduce", "Handle"]
+
+# Returns the sum, or the numbers of all processes, once the all-reduce was started.
+Handle = Callable[[], Tensor]
 
 
 class FusedAllReduce:
@@ -41,16 +45,16 @@ class FusedAllReduce:
         # Whether anything is summed over more than one process.
         self._is_shared = tokens.size > 1
 
-    def sum(self, value: Tensor | int | float) -> "Handle":
+    def sum(self, value: Tensor | int | float) -> Handle:
         """Join a tensor or number to be summed over the processes that compute different tokens."""
         return self._join(self._tensor(value))
 
-    def sum_everywhere(self, value: Tensor) -> "Handle":
+    def sum_everywhere(self, value: Tensor) -> Handle:
         """Join a tensor to be summed over all processes, those with the same tokens too."""
         self._is_shared = self._is_shared or self._world.size > 1
         return self._join(value.detach(), of_all=True)
 
-    def gather(self, value: int | float) -> "Handle":
+    def gather(self, value: int | float) -> Handle:
         """Join a number; each process then knows the numbers of all: [processes]."""
         own, size = self._tensor(value).reshape(1), self._world.size
         if size == 1:
@@ -70,7 +74,7 @@ class FusedAllReduce:
         self._joined = torch.cat([value.flatten().double() for value in counted])
         self._work = dist.all_reduce(self._joined, async_op=True)
 
-    def result(self, number: int) -> Tensor:
+    def _result(self, number: int) -> Tensor:
         """Return the sums of what joined as the given one; the device waits for them."""
         if self._work is not None and self._joined is not None:
             self._work.wait()
@@ -89,24 +93,6 @@ class FusedAllReduce:
         # Filled there: a copy from the CPU would wait for queued work.
         return torch.full((), value, dtype=dtype, device=self._device)
 
-    def _join(self, value: Tensor, *, of_all: bool = False) -> "Handle":
+    def _join(self, value: Tensor, *, of_all: bool = False) -> Handle:
         self._values.append((value, of_all))
-        return Handle(self, len(self._values) - 1)
-
-
-class Handle:
-    """A value that joined a `FusedAllReduce`.
-
-    Args:
-      fused: which it joined.
-      number: among the values that joined.
-    """
-
-    def __init__(self, fused: FusedAllReduce, number: int) -> None:
-        self._fused = fused
-        self._number = number
-
-    @property
-    def value(self) -> Tensor:
-        """The sum, or the numbers of all processes, once the all-reduce was started."""
-        return self._fused.result(self._number)
+        return partial(self._result, len(self._values) - 1)

@@ -3,14 +3,16 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fidgpt.train.device import widest_dtype
 from fidgpt.train.gradients import GradientNorms
-from fidgpt.train.timing import Timing
+from fidgpt.train.timing import Phases
 
 Row = dict[str, Any]
 
@@ -24,10 +26,10 @@ class AsyncMetrics:
     """
 
     def __init__(self, values: Mapping[str, Any], device: torch.device) -> None:
-        self._values = dict(values)
-        flat = [tensor.detach().flatten() for tensor in self._tensors()]
+        self._leaves, self._structure = tree_flatten(dict(values))
         dtype = widest_dtype(device)
-        joined = torch.cat([x.to(device, dtype) for x in flat]) if flat else torch.zeros(0)
+        flat = [tensor.detach().flatten().to(device, dtype) for tensor in self._tensors()]
+        joined = torch.cat(flat) if flat else torch.zeros(0)
         self._event = None
         if joined.device.type != "cpu":
             joined = joined.to("cpu", non_blocking=True)  # into pinned memory
@@ -39,32 +41,17 @@ class AsyncMetrics:
         """Return the values, in which numbers and lists of numbers have replaced tensors."""
         if self._event is not None:
             self._event.synchronize()
-        tensors = [*self._tensors()]
-        parts = self._joined.split([tensor.numel() for tensor in tensors])
-        numbers = iter(
-            part.to(tensor.dtype).view(tensor.shape).tolist()
-            for part, tensor in zip(parts, tensors, strict=True)
-        )
-
-        def number(value: Any) -> Any:
-            if _is_list(value):
-                return [next(numbers) for _ in value]
-            return next(numbers) if isinstance(value, Tensor) else value
-
-        return {name: number(value) for name, value in self._values.items()}
+        parts = iter(self._joined.split([tensor.numel() for tensor in self._tensors()]))
+        leaves = [
+            next(parts).to(leaf.dtype).view(leaf.shape).tolist()
+            if isinstance(leaf, Tensor)
+            else leaf
+            for leaf in self._leaves
+        ]
+        return tree_unflatten(leaves, self._structure)
 
     def _tensors(self) -> list[Tensor]:
-        tensors: list[Tensor] = []
-        for value in self._values.values():
-            if isinstance(value, Tensor):
-                tensors.append(value)
-            elif _is_list(value):
-                tensors.extend(value)
-        return tensors
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and isinstance(value[0], Tensor)
+        return [leaf for leaf in self._leaves if isinstance(leaf, Tensor)]
 
 
 class StepStatus(NamedTuple):
@@ -85,16 +72,40 @@ class StepStatus(NamedTuple):
         return [self.signal, self.is_time, *self.seconds]
 
 
-class Finished(NamedTuple):
-    """A step whose row is logged.
+@dataclass(eq=False, kw_only=True)
+class LaunchedStep:
+    """An optimizer step whose work is queued.
 
     Attributes:
-      row: its metrics.
-      statuses: of all processes, by rank; empty for a single process.
+      step: its number, from 1.
+      metrics: those that `Trainer.update` returns, and `statuses` if there are several processes.
+      norms: gradient norms not yet checked for NaN; None afterwards.
+      measured: by evaluators after the step.
+      memory: bytes at most, so far.
+      phases: their seconds.
+      is_counted: whether any of its tokens counts in the loss, once its metrics were read.
+      statuses: of all processes, by rank, once its metrics were read; empty for a single process.
+      logged: its row, once that was logged.
     """
 
-    row: Row
+    step: int
+    metrics: AsyncMetrics
+    norms: GradientNorms | None
+    measured: Row = field(default_factory=dict)
+    memory: int = 0
+    phases: Phases = ()
+    is_counted: bool = True
     statuses: Sequence[StepStatus] = ()
+    logged: Row = field(default_factory=dict)
+
+    @cached_property
+    def row(self) -> Row:
+        """The metrics of the step, by name; waits until they are computed."""
+        row = self.metrics.read()
+        self.is_counted = bool(row.pop("is_counted", True))
+        numbers = zip(*row.pop("statuses", ()), strict=True)
+        self.statuses = [StepStatus(signal, due, seconds) for signal, due, *seconds in numbers]
+        return row
 
     @property
     def signal(self) -> float:
@@ -107,47 +118,6 @@ class Finished(NamedTuple):
         return bool(self.statuses) and bool(self.statuses[0].is_time)
 
 
-@dataclass(eq=False, kw_only=True)
-class LaunchedStep:
-    """An optimizer step whose work is queued.
-
-    Attributes:
-      step: its number, from 1.
-      metrics: those that `Trainer.update` returns, and `statuses` if there are several processes.
-      norms: gradient norms not yet checked for NaN; None afterwards.
-      measured: by evaluators after the step.
-      memory: bytes at most, so far.
-      timing: of its phases.
-      is_counted: whether any of its tokens counts in the loss, once its metrics were read.
-    """
-
-    step: int
-    metrics: AsyncMetrics
-    norms: GradientNorms | None
-    measured: Row = field(default_factory=dict)
-    memory: int = 0
-    timing: Timing = field(default_factory=Timing)
-    is_counted: bool = True
-
-    def __post_init__(self) -> None:
-        self._row: Row | None = None
-        self._statuses: Sequence[StepStatus] = ()
-
-    def read(self) -> Row:
-        """Return the metrics of the step, by name; waits until they are computed."""
-        if self._row is None:
-            self._row = self.metrics.read()
-            self.is_counted = bool(self._row.pop("is_counted", True))
-            numbers = zip(*self._row.pop("statuses", ()), strict=True)
-            self._statuses = [StepStatus(signal, due, seconds) for signal, due, *seconds in numbers]
-        return self._row
-
-    def statuses(self) -> Sequence[StepStatus]:
-        """Return the status of each process, by rank; empty for a single process."""
-        self.read()
-        return self._statuses
-
-
 class DelayedMetrics:
     """Finishes the steps of a run in order, each once the device has computed it.
 
@@ -155,14 +125,14 @@ class DelayedMetrics:
     step, so that rows come one step late and the queue never runs empty.
 
     Args:
-      finish: logs the row of a step and returns it.
+      finish: logs the row of a step.
       device: where steps are computed.
 
     Attributes:
       lag: steps that may be unfinished while the next one is launched.
     """
 
-    def __init__(self, finish: Callable[[LaunchedStep], Finished], device: torch.device) -> None:
+    def __init__(self, finish: Callable[[LaunchedStep], object], device: torch.device) -> None:
         self.lag = 0 if device.type == "cpu" else 1
         self._finish = finish
         self._steps: deque[LaunchedStep] = deque()
@@ -176,16 +146,16 @@ class DelayedMetrics:
         """Add a step that was launched after the others."""
         self._steps.append(step)
 
-    def finish(self, most: int = 0) -> Sequence[Finished]:
+    def finish(self, most: int = 0) -> Sequence[LaunchedStep]:
         """Finish steps until at most so many are left, and return them.
 
         A step that fails to be finished stays the oldest.
         """
-        rows: list[Finished] = []
+        finished: list[LaunchedStep] = []
         while len(self._steps) > most:
-            rows.append(self._finish(self._steps[0]))
-            self._steps.popleft()
-        return rows
+            self._finish(self._steps[0])
+            finished.append(self._steps.popleft())
+        return finished
 
     def clear(self) -> None:
         """Forget the steps that are left."""

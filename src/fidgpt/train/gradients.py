@@ -63,19 +63,16 @@ class GradientNorms:
     ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._whole_norms = self._squares = None
         if fused is None or places is None or not gradients:
-            self._whole_norms = norms_of(gradients, self._parameters)
+            norms = norms_of(gradients, self._parameters)
+            self._read = lambda: norms
         else:
-            squares = own_squares(gradients, self._parameters, places)
-            self._squares = fused.sum_everywhere(squares)
+            squares = fused.sum_everywhere(own_squares(gradients, self._parameters, places))
+            self._read = lambda: squares().sqrt().float()
 
     @functools.cached_property
     def _norms(self) -> Float[Tensor, " parameters"]:
-        if self._squares is None:
-            assert self._whole_norms is not None
-            return self._whole_norms
-        return self._squares.value.sqrt().float()
+        return self._read()
 
     @functools.cached_property
     def total(self) -> Float[Tensor, ""]:

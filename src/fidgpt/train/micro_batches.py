@@ -123,42 +123,38 @@ class BatchShares:
         self.micro_batches = micro_batches
         self.parallel = parallel
         self.accumulates = accumulates
-        self.num_rows = sum(len(each.batch.tokens) for each in micro_batches if not each.is_idle)
-        self._num_targets = sum(each.num_targets for each in micro_batches)
-        self._num_real = {
-            columns: sum(each.num_real[columns] for each in micro_batches)
-            for columns in micro_batches[0].num_real
+        # Of this process: of targets, of rows, and of real inputs by the number of columns.
+        self._own: dict[str | int, int] = {
+            "targets": sum(each.num_targets for each in micro_batches),
+            "rows": sum(len(each.batch.tokens) for each in micro_batches if not each.is_idle),
         }
-        self._counts = None
-        self._real_counts: Mapping[int, Handle] = {}
-        if parallel.tokens.size > 1:
-            self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
-            self._real_counts = {key: fused.sum(value) for key, value in self._num_real.items()}
+        for columns in micro_batches[0].num_real:
+            self._own[columns] = sum(each.num_real[columns] for each in micro_batches)
+        is_alone = parallel.tokens.size == 1
+        self._sums = {key: fused.sum(own) for key, own in self._own.items() if not is_alone}
         self._counted: Sequence[Handle] = ()
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
     def targets_per_process(self) -> float | Float[Tensor, ""]:
         """The mean number of targets of a process, on the device if there are several."""
-        if self._counts is None:
-            return max(self._num_targets / self.parallel.tokens.size, 1.0)
-        return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
+        total, size = self.of_all("targets"), self.parallel.tokens.size
+        if isinstance(total, Tensor):
+            return (total.double() / size).clamp_min(1.0)
+        return max(total / size, 1.0)
 
     @functools.cached_property
     def is_counted(self) -> bool | Bool[Tensor, ""]:
         """Whether any token of the step counts in the loss."""
-        return self._num_targets > 0 if self._counts is None else self._counts[0].value > 0
+        return self.of_all("targets") > 0
 
-    def real_of_all(self, columns: int) -> int | Int64[Tensor, ""]:
-        """Return how many inputs of the first columns are no padding, over all processes."""
-        if self._counts is None:
-            return self._num_real[columns]
-        return self._real_counts[columns].value.long()
+    def of_all(self, counted: str | int) -> int | Int64[Tensor, ""]:
+        """Return the number of `targets` or `rows` of all processes, or of real inputs.
 
-    @functools.cached_property
-    def rows_of_all(self) -> int | Int64[Tensor, ""]:
-        """The number of rows over all processes."""
-        return self.num_rows if self._counts is None else self._counts[1].value.long()
+        Args:
+          counted: what is counted; a number of columns for the inputs in them that are no padding.
+        """
+        return self._sums[counted]().long() if self._sums else self._own[counted]
 
     def share_of(self, micro_batch: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
@@ -203,7 +199,7 @@ class BatchShares:
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
         """The counts, summed over all processes; empty if nothing was counted."""
-        return [total.value for total in self._counted]
+        return [total() for total in self._counted]
 
     def totals(
         self, fixed: Sequence[int], counted: Counts, *, num_rows: int
@@ -212,11 +208,12 @@ class BatchShares:
         if self._totals is None:
             # Counts that depend on a micro-batch's shape only are in proportion to its rows.
             rows = max(1, num_rows)
-            totals: Sequence[int | Tensor] = [n * self.rows_of_all // rows for n in fixed]
+            rows_of_all = self.of_all("rows")
+            totals: Sequence[int | Tensor] = [n * rows_of_all // rows for n in fixed]
             if (sharing := self.parallel.places.rows).size > 1:
                 device = self.parallel.device  # parts of sequences may be of unequal lengths
                 own = [torch.full((), n // rows, dtype=torch.int64, device=device) for n in fixed]
-                totals = [n * self.rows_of_all // sharing.size for n in sharing.all_reduce(own)]
+                totals = [n * rows_of_all // sharing.size for n in sharing.all_reduce(own)]
             self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 
@@ -229,14 +226,11 @@ class PassShare:
         self._batch = batch
         self._micro_batch = micro_batch
         self._of_sequences: Counts | None = None
-        self._of_targets: float | Tensor | None = None
 
     @property
     def of_targets(self) -> float | Float[Tensor, ""]:
         """The fraction of the tokens that count in the loss, times the number of processes."""
-        if self._of_targets is None:
-            self._of_targets = self._micro_batch.num_targets / self._batch.targets_per_process
-        return self._of_targets
+        return self._micro_batch.num_targets / self._batch.targets_per_process
 
     @property
     def is_counted(self) -> bool | Bool[Tensor, ""]:
@@ -245,7 +239,7 @@ class PassShare:
 
     def of_real(self, columns: int) -> float | Float[Tensor, ""]:
         """Return the fraction of the tokens that are no padding, times the number of processes."""
-        count, total = self._micro_batch.num_real[columns], self._batch.real_of_all(columns)
+        count, total = self._micro_batch.num_real[columns], self._batch.of_all(columns)
         total = total.clamp_min(1) if isinstance(total, Tensor) else max(1, total)
         return count * self.num_processes / total
 

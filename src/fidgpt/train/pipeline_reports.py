@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -84,7 +85,7 @@ class StageReports(StepReports):
     def means(self) -> dict[str, Tensor]:
         """Return what was reported, the same on every process."""
         assert self._sums is not None, "join() has not been called"
-        means = self._sums.value / self._num_processes
+        means = self._sums() / self._num_processes
         numbers: dict[str, int] = {}
         for layout in self._layouts:
             for name, number in layout.numbers.items():
@@ -101,24 +102,15 @@ class StageReports(StepReports):
 
     def _join_tallies(self, sums: Handle) -> None:
         """Let each module find its tally among the sums, in the order of the model."""
-        begin, parts = 0, dict[str, _Part]()
+
+        def part(begin: int, shape: Sequence[int]) -> Tensor:
+            return sums().narrow(0, begin, math.prod(shape)).round().long().view(*shape)
+
+        begin, parts = 0, dict[str, Handle]()
         for layout in self._layouts:
             for path, shape in layout.tallies.items():
-                parts[path] = _Part(sums, begin, shape)
+                parts[path] = partial(part, begin, shape)
                 begin += math.prod(shape)
         for path, module in self._model.named_modules():
             if path in parts and isinstance(module, Tallier):
                 self._summed[module] = parts[path]
-
-
-class _Part(Handle):
-    """One tally among the tallies of all modules."""
-
-    def __init__(self, sums: Handle, begin: int, shape: Sequence[int]) -> None:
-        self._sums, self._begin, self._shape = sums, begin, shape
-
-    @property
-    def value(self) -> Tensor:
-        """The sum over all processes."""
-        flat = self._sums.value.narrow(0, self._begin, math.prod(self._shape))
-        return flat.round().long().view(*self._shape)

@@ -111,7 +111,7 @@ class StepReports:
     def means(self) -> dict[str, Tensor]:
         """Return what was reported, the same on every process."""
         assert self._sums is not None, "join() has not been called"
-        means = self._sums.value / self._num_processes
+        means = self._sums() / self._num_processes
         return dict(zip(self._means, means.unbind(), strict=True))
 
     def settle(self) -> dict[str, Tensor | list[Tensor]]:
@@ -122,7 +122,7 @@ class StepReports:
         """
         measured: dict[str, list[Tensor]] = {}
         for part, tally in self._summed.items():
-            for name, value in part.settle(tally.value).items():
+            for name, value in part.settle(tally()).items():
                 measured.setdefault(name, []).append(value)
         row: dict[str, Tensor | list[Tensor]] = {}
         for name, values in measured.items():

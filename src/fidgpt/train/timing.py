@@ -2,32 +2,26 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
+# The seconds of each phase; on an accelerator the events between which they pass.
+Phases = Sequence[tuple[str, float | tuple[torch.Event, torch.Event]]]
 
-class Timing:
-    """Seconds of phases, which the device may still be computing."""
 
-    def __init__(self) -> None:
-        self._parts: list[tuple[str, float | tuple[torch.Event, torch.Event]]] = []
-
-    def add(self, phase: str, seconds: float | tuple[torch.Event, torch.Event]) -> None:
-        """Add seconds to a phase, or what passes between two events."""
-        self._parts.append((phase, seconds))
-
-    def read(self) -> dict[str, float]:
-        """Return the seconds of each phase by `seconds/<phase>`; waits for the last one."""
-        total: dict[str, float] = defaultdict(float)
-        for phase, seconds in self._parts:
-            if isinstance(seconds, tuple):
-                begin, end = seconds
-                end.synchronize()
-                seconds = begin.elapsed_time(end) / 1e3
-            total[f"seconds/{phase}"] += seconds
-        return total
+def seconds_of(phases: Phases) -> dict[str, float]:
+    """Return the seconds of each phase by `seconds/<phase>`; waits for the last one."""
+    total: dict[str, float] = defaultdict(float)
+    for name, seconds in phases:
+        if isinstance(seconds, tuple):
+            begin, end = seconds
+            end.synchronize()
+            seconds = begin.elapsed_time(end) / 1e3
+        total[f"seconds/{name}"] += seconds
+    return total
 
 
 class Stopwatch:
@@ -39,7 +33,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._timing = Timing()
+        self._phases: list[Any] = []
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -47,15 +41,15 @@ class Stopwatch:
         if self._device.type == "cpu":
             begin = time.perf_counter()
             yield
-            self._timing.add(name, time.perf_counter() - begin)
+            self._phases.append((name, time.perf_counter() - begin))
         else:
             begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
             begin.record()
             yield
             end.record()
-            self._timing.add(name, (begin, end))
+            self._phases.append((name, (begin, end)))
 
-    def take(self) -> Timing:
+    def take(self) -> Phases:
         """Return the phases since the last call."""
-        taken, self._timing = self._timing, Timing()
+        taken, self._phases = self._phases, []
         return taken

@@ -214,7 +214,7 @@ class TrainStep:
             state.optimizer.zero_grad()
             if not row.get("skipped"):
                 row |= reports.settle() | measured
-        row["statuses"] = [status.value for status in statuses]
+        row["statuses"] = [status() for status in statuses]
         row["is_counted"] = batch.is_counted
         return LaunchedStep(
             step=index + 1,
@@ -312,13 +312,13 @@ class TrainStep:
         """
         norms, launched.norms = launched.norms, None
         if norms is not None:
-            state.decide(launched.read(), norms)
+            state.decide(launched.row, norms)
 
     def take(self, run: StepSettings, state: TrainState, index: int, batch: BatchShares) -> Row:
         """Take a step and wait for its metrics; see `Trainer.update`."""
         launched = self.launch(run, state, index, batch)
         self.judge(state, launched)
-        return launched.read()
+        return launched.row
 
     def launch_twice(
         self,
@@ -335,7 +335,7 @@ class TrainStep:
         fused = run.parallel.new_all_reduce()
         statuses = _exchange(status, fused, run.parallel)
         fused.start()
-        row |= {"statuses": [status.value for status in statuses], "is_counted": batch.is_counted}
+        row |= {"statuses": [status() for status in statuses], "is_counted": batch.is_counted}
         metrics = AsyncMetrics(row, run.parallel.device)
         return LaunchedStep(step=index + 1, metrics=metrics, norms=None)
 

@@ -26,7 +26,6 @@ from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.checks import preflight
 from fidgpt.train.delayed_metrics import (
     DelayedMetrics,
-    Finished,
     LaunchedStep,
     Row,
     StepStatus,
@@ -52,6 +51,7 @@ from fidgpt.train.replay import StepReplay
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
 from fidgpt.train.step_metrics import StepMeters
+from fidgpt.train.timing import seconds_of
 from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
 from fidgpt.train.train_step import TrainStep
 
@@ -292,7 +292,7 @@ class Trainer:
 
     def _step(
         self, state: TrainState, rows: DelayedMetrics, signals: StopSignals, *, end: int
-    ) -> Sequence[Finished]:
+    ) -> Sequence[LaunchedStep]:
         """Take one step and evaluate; return the steps that this finished, mostly earlier steps.
 
         Raises:
@@ -326,7 +326,7 @@ class Trainer:
             self.step.judge(state, launched)
         with state.clock.phase("evaluation"):
             launched.measured = self._evaluate(state)
-        launched.timing = state.clock.take()  # includes the time of saving the step before
+        launched.phases = state.clock.take()  # includes the time of saving the step before
         rows.add(launched)
         return [*finished, *rows.finish(0 if needs_row_now else rows.lag)]
 
@@ -349,15 +349,15 @@ class Trainer:
         loads: ExpertLoads,
         planned: PlannedRun,
         launched: LaunchedStep,
-    ) -> Finished:
+    ) -> None:
         """Log the row of a step once the device has computed it.
 
         Raises:
           Diverged: some of its metrics are not finite.
         """
         self.step.judge(state, launched)
-        timing = launched.timing.read()
-        row: Row = {"step": launched.step, **launched.read()}
+        timing = seconds_of(launched.phases)
+        row: Row = {"step": launched.step, **launched.row}
         row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
         state.check_finite(row, launched.measured)
         if not launched.is_counted:
@@ -366,14 +366,14 @@ class Trainer:
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
-        statuses = launched.statuses()
-        if any(any(status.seconds) for status in statuses):
-            row |= goodput.slowest([status.seconds for status in statuses])
+        seconds = [status.seconds for status in launched.statuses]
+        if any(map(any, seconds)):
+            row |= goodput.slowest(seconds)
         trackers.log(row)
         planned.add(row)
         for warning in loads.add(row):
             trackers.print(warning)
-        return Finished(row, statuses)
+        launched.logged = row
 
     def update(self, state: TrainState, batch: Batch) -> Row:
         """Take one optimizer step on this process's rows, and wait for its metrics.
@@ -553,7 +553,7 @@ class Trainer:
         state: TrainState,
         run: RunDirectory,
         rows: DelayedMetrics,
-        finished: Sequence[Finished],
+        finished: Sequence[LaunchedStep],
         *,
         is_stopping: bool,
     ) -> None:
@@ -563,7 +563,7 @@ class Trainer:
           Diverged: the weights are not finite.
           CheckpointError: it cannot be written.
         """
-        newest = finished[-1].row if finished else {}
+        newest = finished[-1].logged if finished else {}
         row = newest if newest.get("step") == state.step else {}
         reasons = self.checkpoints.due(
             state.step,
