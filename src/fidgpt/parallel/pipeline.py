@@ -24,6 +24,7 @@ from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import Transformer
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
 from fidgpt.parallel.pipeline_schedule import (
+    Action,
     Schedule,
     Timeline,
     TorchSchedule,
@@ -219,6 +220,8 @@ class Pipeline:
       received: its input, from the stage before.
       before_pass: called with a stage before it computes.
       num_counted: how many counts each stage reported last, as in `Reports.counted`.
+      actions: of this process, by the number of micro-batches of a step.
+      layouts: what the processes report, by the number of columns of a batch.
     """
 
     def __init__(self, axis: Processes, stages: Stages) -> None:
@@ -228,6 +231,8 @@ class Pipeline:
         self.received: Tensor | None = None
         self.before_pass: Callable[[int], object] = lambda stage: None
         self.num_counted: dict[int, int] = {}
+        self.actions: dict[int, Sequence[Action]] = {}
+        self.layouts: dict[int, list[Any]] = {}
 
     @property
     def last(self) -> int:

@@ -1,18 +1,15 @@
 """An optimizer step whose micro-batches pass through a pipeline of processes, by a schedule."""
 
-import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import torch
 
-from fidgpt.parallel import PIPELINE, Action, AxisPart, PipelineParallel, fitting
+from fidgpt.parallel import PIPELINE, AxisPart, PipelineParallel, fitting
 from fidgpt.parallel.pipeline import PipelinedModel
-from fidgpt.parallel.pipeline_schedule import Actions
-from fidgpt.processes import Processes
 from fidgpt.train.micro_batches import BatchShares, MicroBatch, pad_with_idle
 from fidgpt.train.pipeline_passes import StagePasses, seed_pass
-from fidgpt.train.pipeline_reports import Layout, StageReports
+from fidgpt.train.pipeline_reports import StageReports
 from fidgpt.train.state import TrainState
 from fidgpt.train.step_metrics import StepReports
 from fidgpt.train.train_step import StepSettings, TrainStep
@@ -70,25 +67,15 @@ class PipelineStep(PipelineParallel, TrainStep):
             return super().backward(run, state, batch)
         axis = run.parallel.places.axes[PIPELINE.name]
         self.count(run, state, batch)
-        key = id(state.model), batch.micro_batches[0].batch.tokens.shape[1]
-        reports = StageReports(axis, state.replica, self._layouts.setdefault(key, []))
+        pipeline, number = state.replica.pipeline, len(batch.micro_batches)
+        num_columns = batch.micro_batches[0].batch.tokens.shape[1]
+        layouts = pipeline.layouts.setdefault(num_columns, [])
+        reports = StageReports(axis, state.replica, layouts)
         passes = StagePasses(self, run, state, batch, state.replica, reports)
+        if number not in pipeline.actions:
+            pipeline.actions[number] = self.timeline(axis.size, number).actions[axis.rank]
         with run.parallel.accumulating(state.module):
-            for action in self._own_actions(axis, len(batch.micro_batches)):
+            for action in pipeline.actions[number]:
                 passes.take(*action)
             passes.finish()
         return reports
-
-    @functools.cached_property
-    def _timelines(self) -> dict[tuple[int, int], Actions]:
-        return {}
-
-    @functools.cached_property
-    def _layouts(self) -> dict[tuple[int, int], list[Layout]]:
-        return {}
-
-    def _own_actions(self, axis: Processes, number: int) -> Sequence[Action]:
-        key = axis.size, number
-        if key not in self._timelines:
-            self._timelines[key] = self.timeline(*key).actions
-        return self._timelines[key][axis.rank]
