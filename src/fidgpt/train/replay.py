@@ -116,23 +116,17 @@ class _Saved:
 
     Attributes:
       checks: checksum of each tensor, by section and name.
-      blocks: where the block of each tensor begins that this process holds.
+      blocks: where the block of each tensor begins, of those that this process holds.
     """
 
     def __init__(self, state: TrainState) -> None:
         self._step = state.step
         sections, self._texts = contents_of(state.model, state.optimizer, {}, state.stateful)
-        self.blocks = {
-            (section, name): None if (block := block_of(tensor)) is None else block.begin
-            for section, named in sections.items()
-            for name, tensor in named.items()
-        }
-        self._sections = sections
-        self._live = {
-            (section, name): held(tensor)
-            for section, named in {**sections, "buffers": _buffers(state)}.items()
-            for name, tensor in named.items()
-        }
+        self._sections = {**sections, "buffers": _buffers(state)}
+        every = {(s, name): x for s, named in self._sections.items() for name, x in named.items()}
+        held_blocks = {key: block_of(x) for key, x in every.items() if key[0] in sections}
+        self.blocks = {key: block.begin for key, block in held_blocks.items() if block is not None}
+        self._live = {key: held(tensor) for key, tensor in every.items()}
         self.checks = _read({key: checksum(tensor) for key, tensor in self._live.items()})
         self._copies = {key: _kept(tensor) for key, tensor in self._live.items()}
 
@@ -330,9 +324,7 @@ def _text(differences: Sequence[_Difference | None], step: int, repeats: Sequenc
 
 def _unlike_copies(saved: _Saved, step: int, parallel: DataParallel) -> str | None:
     """Compare the state of processes that hold the same blocks; describe what differs."""
-    own = {
-        (*key, begin): saved.checks[key] for key, begin in saved.blocks.items() if begin is not None
-    }
+    own = {(*key, begin): saved.checks[key] for key, begin in saved.blocks.items()}
     seals = parallel.world.gather((hash_of([*own]), hash_of([*own.items()])))
     if len(set(seals)) == len({place for place, _ in seals}):
         return None
