@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -162,8 +163,7 @@ class Mirror:
         if "://" not in url and not url.startswith(("/", "~")):
             raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
         self.url = url
-        # The arguments of a failed `update`.
-        self._missed: tuple[Path, Retention, int] | None = None
+        self._missed: Callable[[], None] | None = None  # repeats a failed `update`
 
     def require_present(self) -> None:
         """Raise CheckpointError if the package of the storage is not installed."""
@@ -211,13 +211,12 @@ class Mirror:
                 f"warning: step {step} was not copied to {self.url} ({_line(error)}); it is "
                 f"complete in {directory}, and copying is retried with the next checkpoint."
             )
-            self._missed = (directory, retained, step)
+            self._missed = partial(self.update, directory, retained=retained, step=step)
 
     def retry(self) -> None:
         """Retry the last copy of a run if it failed, since no other checkpoint follows."""
         if self._missed is not None:
-            directory, retained, step = self._missed
-            self.update(directory, retained=retained, step=step)
+            self._missed()
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Copy a checkpoint, by default the newest, into a run `directory` that lacks a good one.
