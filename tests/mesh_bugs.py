@@ -163,7 +163,7 @@ def weighed_by_rows() -> AbstractContextManager[object]:
     """Weigh each micro-batch by its rows, whatever number of its targets count."""
 
     def of_rows(share: PassShare) -> float:
-        return len(share._micro_batch.batch.tokens) / share._batch.num_rows
+        return len(share._micro_batch.batch.tokens) / share._batch._own["rows"]
 
     return patch.object(PassShare, "of_targets", property(of_rows))
 

@@ -174,11 +174,10 @@ def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     decayed = [p for name, p in trained if is_matrix(name, p) and id(p) not in filters]
     others = [p for name, p in trained if is_vector(name, p) or id(p) in filters]
-    matrices, vectors = (
+    groups = [
         {"name": "matrices", "params": decayed},
-        {"name": "vectors", "params": others},
-    )
-    groups = [matrices, vectors | {"weight_decay": 0.0}]
+        {"name": "vectors", "params": others, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]
 
 

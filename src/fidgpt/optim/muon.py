@@ -158,9 +158,8 @@ class Muon(Optimizer):
                 "no parameter group is orthogonal, so Muon would be plain AdamW; use "
                 "split_hidden_matrices."
             )
-        for name, shape in (
-            (group.get("name"), list(p.shape)) for group in groups for p in group["params"]
-        ):
+        named = ((group.get("name"), list(p.shape)) for group in groups for p in group["params"])
+        for name, shape in named:
             if len(shape) not in (2, 3):
                 raise ValueError(
                     f"Muon cannot optimize a parameter of shape {shape} in the group {name!r}, "

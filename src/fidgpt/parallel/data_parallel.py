@@ -230,7 +230,12 @@ class DataParallel:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         joined = self._joined.pop()
-        lost = self._wait_for_all() if kind is None else error
+        lost = error
+        if kind is None:
+            try:
+                self.world.barrier()
+            except RuntimeError as gone:  # a process died while the others were waiting
+                lost = gone
         here, reason = heartbeat.live(), ""
         if lost is not None and (isinstance(lost, dist.DistError) or _GLOO in str(lost)):
             reason = f"another process of the run is gone: {str(lost).splitlines()[0]:.200}"
@@ -251,14 +256,6 @@ class DataParallel:
             raise ParallelError(reason) from lost
         if kind is None and lost is not None:
             raise lost
-
-    def _wait_for_all(self) -> RuntimeError | None:
-        """Wait until all processes are done; return the error if one died."""
-        try:
-            self.world.barrier()
-        except RuntimeError as error:
-            return error
-        return None
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""
@@ -345,7 +342,7 @@ class DataParallel:
         """
         if self.world_size == 1:
             return
-        digest = hashlib.sha256(repr(list(values.items())).encode()).hexdigest()
+        digest = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         digests = self.world.gather(digest)
         if len(set(digests)) == 1:
             return
@@ -405,8 +402,6 @@ class MeshParallel(DataParallel):
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:
     names = [name for name in {**main, **other} if main.get(name) != other.get(name)]
-    if not names:
-        return f"process {rank} has the same config as process 0 in a different order."
     here, there = (side.get(names[0], "absent") for side in (main, other))
     more = f" ({len(names) - 1} more differ)" if len(names) > 1 else ""
     return (

@@ -173,8 +173,7 @@ class Processes:
         self, outgoing: Sequence[tuple[int, Tensor]], incoming: Sequence[tuple[int, Tensor]]
     ) -> None:
         """Send tensors to ranks, and fill others by what ranks send, without a copy of them all."""
-        works = [dist.isend(tensor, rank, group=self.group) for rank, tensor in outgoing]
-        works += [dist.irecv(tensor, rank, group=self.group) for rank, tensor in incoming]
+        works = [self.begin_send(tensor, rank) for rank, tensor in outgoing]
+        works += [self.begin_receive(tensor, rank) for rank, tensor in incoming]
         for work in works:
-            if work is not None:
-                work.wait()
+            work.wait()

@@ -49,10 +49,9 @@ class ErrorPrinter:
         if self.is_first is None:
             try:
                 self._file.touch(exist_ok=False)
+                self.is_first = True
             except OSError as error:  # of other kinds, as on a full disk, all print it
                 self.is_first = not isinstance(error, FileExistsError)
-            else:
-                self.is_first = True
         return self.is_first
 
     def print(self, show: Callable[[], object]) -> None:

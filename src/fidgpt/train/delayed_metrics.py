@@ -67,10 +67,6 @@ class StepStatus(NamedTuple):
     is_time: float = 0.0
     seconds: Sequence[float] = ()
 
-    def numbers(self) -> list[float]:
-        """Return all of them, for one all-reduce."""
-        return [self.signal, self.is_time, *self.seconds]
-
 
 @dataclass(eq=False, kw_only=True)
 class LaunchedStep:

@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 from fidgpt.cost import tensors_in
 from fidgpt.optim import SharesWork
-from fidgpt.optim.optimizers import AdamW
 from fidgpt.parallel import DataParallel
 from fidgpt.placement import is_divided, shards_of
 from fidgpt.schedule import Schedule
@@ -147,7 +146,7 @@ def _tried(make: Callable[..., Optimizer], group: Group) -> tuple[bool, bool]:
 
 
 @contextmanager
-def _grouped_by_mesh(optimizer: Optimizer) -> Iterator[None]:
+def grouped_by_mesh(optimizer: Optimizer) -> Iterator[None]:
     """Context in which the parameters of a group are shared by the same processes.
 
     Optimizers give all of a group to one operation, which torch refuses for several meshes.
@@ -167,15 +166,3 @@ def _grouped_by_mesh(optimizer: Optimizer) -> Iterator[None]:
         for group, by_group in zip(groups, parts, strict=True):  # a step may change settings
             group.update({**by_group[-1], "params": group["params"]})
         optimizer.param_groups = groups
-
-
-def begin_optimizer(optimizer: Optimizer) -> None:
-    """Let an optimizer make its state before the first gradients, if it can."""
-    if isinstance(optimizer, AdamW) and not optimizer.state:
-        optimizer.begin()
-
-
-def step_optimizer(optimizer: Optimizer) -> None:
-    """Take a step."""
-    with _grouped_by_mesh(optimizer):
-        optimizer.step()

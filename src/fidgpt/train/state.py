@@ -85,10 +85,9 @@ class TrainState:
 
     def __post_init__(self) -> None:
         self.step = 0
-        self.guard = copy.deepcopy(self.guard)
-        self.divergence = copy.deepcopy(self.divergence)
-        self.average = copy.deepcopy(self.average)
-        self.scaling = copy.deepcopy(self.precision.scaling)
+        self.scaling = self.precision.scaling
+        for name in ("guard", "divergence", "average", "scaling"):
+            setattr(self, name, copy.deepcopy(getattr(self, name)))
         self.settings = [
             {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
             for group in self.optimizer.param_groups
@@ -98,15 +97,9 @@ class TrainState:
         self.seconds: Sequence[float] = ()
         if self.average is not None:
             self.average.begin(self.model)
-        components = {
-            "guard": self.guard,
-            "divergence": self.divergence,
-            "average": self.average,
-            "scaling": self.scaling,
-            "train_step": self.train_step,
-        }
+        names = ("guard", "divergence", "average", "scaling", "train_step")
         self.stateful: dict[str, Stateful] = {
-            name: part for name, part in components.items() if isinstance(part, Stateful)
+            name: part for name in names if isinstance(part := getattr(self, name), Stateful)
         }
 
     @property

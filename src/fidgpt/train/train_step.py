@@ -10,6 +10,7 @@ from torch import Tensor
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
+from fidgpt.optim.optimizers import AdamW
 from fidgpt.parallel import AxisPart, DataParallel
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.processes.fused import FusedAllReduce, Handle
@@ -24,7 +25,7 @@ from fidgpt.train.micro_batches import (
     pad_with_idle,
     split_batch,
 )
-from fidgpt.train.optimizer_groups import begin_optimizer, step_optimizer
+from fidgpt.train.optimizer_groups import grouped_by_mesh
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.state import TrainState
@@ -182,7 +183,8 @@ class TrainStep:
         """
         parallel = run.parallel
         state.step, state.next_batch = index + 1, None
-        begin_optimizer(state.optimizer)
+        if isinstance(state.optimizer, AdamW) and not state.optimizer.state:
+            state.optimizer.begin()  # before the first gradients, so that they may use its memory
         reports, fused = self.backward(run, state, batch), parallel.new_all_reduce()
         norms_need_sum = parallel.places.mesh.num_parts > 1
         reports.join(fused, parallel)
@@ -297,7 +299,8 @@ class TrainStep:
             measuring = run.meters.measuring(state.optimizer.param_groups, norms)
         with measuring as measured:
             norms.clip(run.max_grad_norm)
-            step_optimizer(state.optimizer)
+            with grouped_by_mesh(state.optimizer):
+                state.optimizer.step()
         state.optimizer.zero_grad()
         run.precision.push_weights(state.model, state.replica)
         if state.average is not None:
@@ -346,4 +349,5 @@ def _exchange(
     """Send the status of this process to all others; return handles of all processes' numbers."""
     if status is None or parallel.world_size == 1:
         return []
-    return [fused.gather(number) for number in status().numbers()]
+    signal, is_time, seconds = status()
+    return [fused.gather(number) for number in (signal, is_time, *seconds)]
