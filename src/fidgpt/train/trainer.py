@@ -222,7 +222,7 @@ class Trainer:
                 self.parallel.world.on_main(rewind)
             else:
                 run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
-            self._start_copies(run, facts)
+            self.checkpoints.start(run.path)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
             end = until_step or self.num_steps
@@ -270,7 +270,7 @@ class Trainer:
                     stopping, step = False, rows.oldest or state.step
                     rows.clear()
                     self._roll_back(run, state, diverged, step=step)
-                    self._start_copies(run, facts)
+                    self.checkpoints.start(run.path)
                     goodput.spent("restoring")
                     trackers.print(
                         f"step {step} diverged: {diverged} Rolling back to step {state.step}."
@@ -596,11 +596,6 @@ class Trainer:
                     reasons=reasons,
                     row=row,
                 )
-
-    def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
-        """Start to save copies of the following checkpoints in memory."""
-        num_parts = self.parallel.places.mesh.num_parts
-        self.checkpoints.start(run.path, part=int(facts.memory.saved), num_parts=num_parts)
 
     def _roll_back(
         self, run: RunDirectory, state: TrainState, diverged: Diverged, *, step: int

@@ -393,10 +393,10 @@ class Checkpoints:
         if self.memory is not None:
             self.memory.require_room(copies)
 
-    def start(self, directory: Path, *, part: int, num_parts: int) -> None:
+    def start(self, directory: Path) -> None:
         """Begin to save copies in memory, if that is configured; see `MemoryCheckpoints.start`."""
         if self.memory is not None:
-            self.memory.start(directory, part=part, num_parts=num_parts)
+            self.memory.start(directory)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Copy a checkpoint from memory or the mirror, if it is newer or the run lacks it.

@@ -118,16 +118,11 @@ class MemoryCheckpoints:
         copies = 1 if num_parts <= num_local else 2
         return part * min(num_parts, num_local) * copies * (self.keep_last + 1)
 
-    def require_room(self, needed: int, *, held: int = 0) -> None:
-        """Raise RunError if this machine lacks the memory.
-
-        Args:
-          needed: bytes, as by `needed`.
-          held: bytes that copies of this run have there now.
-        """
+    def require_room(self, needed: int) -> None:
+        """Raise RunError if this machine lacks so many bytes, as by `needed`."""
         folder = Path(os.path.expandvars(self.folder))
         there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        free = shutil.disk_usage(there).free + held
+        free = shutil.disk_usage(there).free
         if needed > free:
             raise RunError(
                 f"checkpoints in memory need {needed / 1e6:,.1f} MB in {folder} of a machine, and "
@@ -135,7 +130,7 @@ class MemoryCheckpoints:
                 "with --config='fiddler:use_memory_checkpoints(folder=...)', or leave them out."
             )
 
-    def start(self, directory: Path, *, part: int, num_parts: int) -> None:
+    def start(self, directory: Path) -> None:
         """Begin an attempt to continue a run from a checkpoint on the disk, or from its start.
 
         All processes of the run call this. Copies of earlier attempts are deleted; on machines that
@@ -143,19 +138,13 @@ class MemoryCheckpoints:
 
         Args:
           directory: of the run.
-          part: bytes of a process's part of a checkpoint.
-          num_parts: processes that have one; the first ones.
 
         Raises:
-          RunError: a machine lacks the memory, or its folder cannot be used.
+          RunError: the folder of a machine cannot be used.
         """
         self.wait()
         machines = self._join(directory)
         machines.peers.together(partial(self._retire, machines, None))
-        num_local = max(map(len, machines.ranks))
-        needed = self.needed(part, num_parts=num_parts, num_local=num_local)
-        held = sum(file.stat().st_size for file in machines.root.rglob("*") if file.is_file())
-        machines.peers.together(partial(self.require_room, needed, held=held))
 
         @manifest.explained(directory / _ATTEMPT)
         def begin() -> str:
