@@ -30,21 +30,17 @@ FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
 class Hasty(Timeouts):
     """Waits for moments."""
 
-    @property
-    def joining(self) -> timedelta:
-        return timedelta(seconds=0.3)
-
-    @property
-    def answer(self) -> float:
-        return 0.1
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self.joining, self.answer = timedelta(seconds=0.3), 0.1
 
 
 class Answering(Timeouts):
     """Waits long enough for threads of this process."""
 
-    @property
-    def answer(self) -> float:
-        return 2.0
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self.answer = 2.0
 
 
 def met(*facts: dict[str, str], store: Any = None) -> list[list[str] | str]:

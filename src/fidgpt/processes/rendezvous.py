@@ -14,7 +14,6 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -55,48 +54,30 @@ class RendezvousFailure(RuntimeError):
         self.report = report
 
 
-@dataclass(frozen=True)
 class Timeouts:
     """How long processes wait for each other: one number, from which the others follow.
 
     Args:
       timeout: seconds of a collective, from the first process in it to the last.
+
+    Attributes:
+      collective: the longest wait in a collective of the run.
+      joining: the longest wait for the others once this process is ready.
+      connecting: the longest wait while processes that are all there connect.
+      answer: seconds that processes have to answer whether they are there.
+      reporting: seconds from a failure until a process that cannot report it ends.
+      silence: seconds without a sign of life after which a process is taken to be gone. Together
+        with `reporting` and `answer`, a tenth of the timeout.
     """
 
-    timeout: float = 600.0
-
-    @property
-    def collective(self) -> timedelta:
-        """The longest wait in a collective of the run."""
-        return timedelta(seconds=self.timeout)
-
-    @property
-    def joining(self) -> timedelta:
-        """The longest wait for the others once this process is ready."""
-        return max(self.collective / 10, timedelta(seconds=20))
-
-    @property
-    def connecting(self) -> timedelta:
-        """The longest wait while processes that are all there connect."""
-        return self.collective / 10
-
-    @property
-    def silence(self) -> float:
-        """Seconds without a sign of life after which a process is taken to be gone.
-
-        Together with `reporting` and `answer`, a tenth of the timeout.
-        """
-        return max(self.timeout / 10 - self.reporting - self.answer, 5.0)
-
-    @property
-    def answer(self) -> float:
-        """Seconds that processes have to answer whether they are there."""
-        return min(max(self.timeout / 100, 1.0), 5.0)
-
-    @property
-    def reporting(self) -> float:
-        """Seconds from a failure until a process that cannot report it ends."""
-        return 3 * self.answer + 5.0
+    def __init__(self, timeout: float = 600.0) -> None:
+        self.timeout = timeout
+        self.collective = timedelta(seconds=timeout)
+        self.joining = max(self.collective / 10, timedelta(seconds=20))
+        self.connecting = self.collective / 10
+        self.answer = min(max(timeout / 100, 1.0), 5.0)
+        self.reporting = 3 * self.answer + 5.0
+        self.silence = max(timeout / 10 - self.reporting - self.answer, 5.0)
 
 
 class Rendezvous(NamedTuple):
