@@ -179,13 +179,12 @@ def test_features_of_ones_own_cannot_be_cut(cfg: fdl.Config) -> None:
 def test_a_stream_of_another_format_is_refused() -> None:
     """Torch would receive the bytes of one format as those of another."""
     passes: Any = SimpleNamespace(
-        _is_sent=lambda kind, before: True,
-        _outgoing={("F", 0, 0): torch.zeros(1, 4, 8, dtype=torch.bfloat16)},
         _pipeline=SimpleNamespace(peer=lambda stage: 1),
         _empty=lambda stage, number: torch.empty(1, 4, 8),
     )
+    sent = torch.zeros(1, 4, 8, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"in torch\.bfloat16, and the next one expects .*float32"):
-        StagePasses._send(passes, "F", 0, 0)
+        StagePasses._pass_on(passes, "F", 0, 1, 0, sent)
 
 
 def test_a_stage_that_does_not_use_its_input_is_refused() -> None:

@@ -73,9 +73,8 @@ class StagePasses:
         self._left = Counter(dict.fromkeys(self._shares, len(batch.micro_batches)))
         self._kept: dict[tuple[int, int], _Pass] = {}
         self._products: dict[tuple[int, int], Products] = {}
-        # By F or B, the stage that gets it or that has made it, and the micro-batch.
+        # By F or B, the stage that gets it, and the micro-batch.
         self._arriving: dict[tuple[str, int, int], tuple[Tensor, dist.Work | None]] = {}
-        self._outgoing: dict[tuple[str, int, int], Tensor] = {}
         self._sent: list[tuple[Tensor, dist.Work]] = []
 
     def _shares_of_stages(self) -> dict[int, BatchShares]:
@@ -105,10 +104,10 @@ class StagePasses:
                 self._backward(stage, number, defers=kind == "I")
             case "W":
                 self._multiply(stage, number)
-            case "SEND_F" | "SEND_B":
-                self._send(kind[-1], stage, number)
-            case _:
+            case "RECEIVE_F" | "RECEIVE_B":
                 self._receive(kind[-1], stage, number)
+            case _:  # what is sent was sent right after it was computed
+                pass
 
     def finish(self) -> None:
         """Wait until everything is sent, and free what was gathered."""
@@ -197,11 +196,19 @@ class StagePasses:
             self._run.precision.pull_gradients(self._state.model, self._state.replica)
 
     def _pass_on(self, kind: str, stage: int, to: int, number: int, x: Tensor) -> None:
-        """Give a tensor to another stage: of this process, or by the action that sends it."""
-        if self._pipeline.peer(to) is not None:
-            self._outgoing[kind, stage, number] = x
-        else:
+        """Give a tensor to another stage, which may be on another process."""
+        if (peer := self._pipeline.peer(to)) is None:
             self._arriving[kind, to, number] = x, None
+            return
+        expected = self._empty(max(stage, to), number)
+        if (x.shape, x.dtype) != (expected.shape, expected.dtype):
+            raise ValueError(
+                f"stage {stage} sends a stream of shape {list(x.shape)} in {x.dtype}, and the next "
+                f"one expects {list(expected.shape)} in {expected.dtype}: blocks must keep both."
+            )
+        x = x.contiguous()
+        self._sent = [(sent, work) for sent, work in self._sent if not work.is_completed()]
+        self._sent.append((x, self._pipeline.axis.begin_send(x, peer)))
 
     def _arrived(self, kind: str, stage: int, number: int) -> Tensor:
         """Return what another stage gave this one."""
@@ -210,28 +217,9 @@ class StagePasses:
             work.wait()
         return x
 
-    def _is_sent(self, kind: str, before: int) -> bool:
-        """Whether stages send what passes the cut before a stage."""
-        return kind == "F" or self._trains[before]
-
-    def _send(self, kind: str, stage: int, number: int) -> None:
-        to = stage + 1 if kind == "F" else stage - 1
-        if not self._is_sent(kind, max(stage, to)):
-            return
-        x, peer = self._outgoing.pop((kind, stage, number)).contiguous(), self._pipeline.peer(to)
-        expected = self._empty(max(stage, to), number)
-        if (x.shape, x.dtype) != (expected.shape, expected.dtype):
-            raise ValueError(
-                f"stage {stage} sends a stream of shape {list(x.shape)} in {x.dtype}, and the next "
-                f"one expects {list(expected.shape)} in {expected.dtype}: blocks must keep both."
-            )
-        assert peer is not None
-        self._sent = [(sent, work) for sent, work in self._sent if not work.is_completed()]
-        self._sent.append((x, self._pipeline.axis.begin_send(x, peer)))
-
     def _receive(self, kind: str, stage: int, number: int) -> None:
         source = stage - 1 if kind == "F" else stage + 1
-        if not self._is_sent(kind, max(stage, source)):
+        if kind == "B" and not self._trains[source]:  # nothing before it needs the gradient
             return
         x, peer = self._empty(max(stage, source), number), self._pipeline.peer(source)
         assert peer is not None
