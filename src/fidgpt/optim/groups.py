@@ -401,10 +401,6 @@ class Rule:
         if weight_decay is not None:
             self.settings["weight_decay"] = weight_decay
 
-    def scale_of(self, name: str, model: nn.Module) -> float:
-        """Return the learning-rate factor of one parameter."""
-        return self.lr_scale(name, model) if callable(self.lr_scale) else self.lr_scale
-
 
 class ParameterGroups:
     """Splits the parameters of a model into optimizer groups by rules.
@@ -431,8 +427,9 @@ class ParameterGroups:
             matched = tuple(i for i, rule in enumerate(self.rules) if rule.match(name, parameter))
             used.update(matched)
             if parameter.requires_grad:
-                scales = (self.rules[number].scale_of(name, model) for number in matched)
-                key = (not matched, matched, math.prod(scales, start=1.0))
+                scales = (self.rules[number].lr_scale for number in matched)
+                numbers = (scale(name, model) if callable(scale) else scale for scale in scales)
+                key = (not matched, matched, math.prod(numbers, start=1.0))
                 members.setdefault(key, {})[name] = parameter
         wanted = {i: rule for i, rule in enumerate(self.rules) if not rule.may_be_idle}
         if idle := [repr(rule.name) for i, rule in wanted.items() if i not in used]:

@@ -194,16 +194,15 @@ class DataParallel:
         self._joined.append(joins)
         try:
             mesh = self.layout(dist.get_world_size() if dist.is_initialized() else 1)
-        except ValueError as error:
-            self.__exit__(ParallelError, None, None)
-            raise ParallelError(str(error)) from error
-        try:
             self.places = places_on(
                 mesh,
                 parts=frozenset(self._used(mesh)),
                 device_type=self.device.type,
                 timeout=self.timeouts.collective,
             )
+        except ValueError as error:
+            self.__exit__(ParallelError, None, None)
+            raise ParallelError(str(error)) from error
         except RuntimeError as error:  # a process ended while the others connected
             self.__exit__(type(error), error, None)
             raise

@@ -570,7 +570,6 @@ class Trainer:
             num_steps=self.num_steps,
             directory=run.path,
             row=row,
-            agree=self.parallel.world.broadcast,
             is_time=None
             if self.parallel.world_size == 1
             else any(step.is_time for step in finished),

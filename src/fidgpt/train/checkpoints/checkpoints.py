@@ -227,7 +227,6 @@ class Checkpoints:
         num_steps: int,
         directory: Path | None = None,
         row: Mapping[str, Any] | None = None,
-        agree: Callable[[Any], Any] = lambda value: value,
         is_time: bool | None = None,
     ) -> Sequence[str]:
         """Return the reasons to save now: those `planned`, by the clock, and a new best.
@@ -237,14 +236,14 @@ class Checkpoints:
           num_steps: of the run.
           directory: of the run; None if there is no best so far.
           row: what was measured at this step.
-          agree: returns the main process's value on every process; all of them call this.
           is_time: what the main process returned for `is_time`; None to look at the clock now.
         """
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
         if (best := self.best) is not None:
             if best.metric in measured:
                 self.wait()  # the one being written may be the best so far
-                if agree(_is_best(directory, measured[best.metric], best)):
+                is_best = _is_best(directory, measured[best.metric], best)
+                if self._background.current().broadcast(is_best):
                     reasons.append(manifest.BEST)
             elif line := best.missing(measured):
                 self._background.current().on_main(lambda: print_stderr(line))
