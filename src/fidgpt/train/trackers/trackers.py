@@ -42,13 +42,13 @@ class Tracker(Protocol):
         """Log the metrics of one step: `step`, `loss` and others."""
 
     def print(self, text: str) -> None:
-        """Show a text to the user."""
+        """Show a text to the user; most trackers show none."""
 
     def finish(self) -> None:
         """Called at the end of the run, however it ended."""
 
 
-class JSONLines:
+class JSONLines(Tracker):
     """Appends a row per step to `metrics.jsonl` in the run directory, with exact floats.
 
     A run that is resumed or rolled back drops the rows of steps after its checkpoint, so that the
@@ -72,12 +72,6 @@ class JSONLines:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(_line(row))
         self._last = row["step"]
-
-    def print(self, text: str) -> None:
-        """Ignore texts, which are not metrics."""
-
-    def finish(self) -> None:
-        """Do nothing: every row is in the file."""
 
     def _begin(self, *, after: int) -> None:
         if self._path.exists():
@@ -244,7 +238,7 @@ PATIENCE = 30.0  # seconds for the last rows, once the run is over
 ROWS = 10_000  # that wait at most; the oldest are dropped first
 
 
-class BackgroundTracker(abc.ABC):
+class BackgroundTracker(Tracker, abc.ABC):
     """Hands rows to a thread, which opens the tracker, writes to it and closes it.
 
     While the tracker is down, rows wait and opening is retried. A resumed run sends the rows of
@@ -308,10 +302,6 @@ class BackgroundTracker(abc.ABC):
         self._last = row["step"]
         if self._last > self._delivered:
             self._rows.append(row)
-
-    def print(self, text: str) -> None:
-        """Ignore texts, which are not metrics."""
-        del text
 
     def news(self) -> list[str]:
         """Return lines for the console, each once."""
