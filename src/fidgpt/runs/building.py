@@ -101,20 +101,16 @@ def try_model(trainer: Trainer) -> None:
     try:
         out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
-        line = first_line(error)
+        sequence, remedy = f"a sequence of seq_len={trainer.seq_len}", ""
         if is_lack_of_memory(error):  # such as more bytes than a machine can address
-            raise ConfigError(
-                f"a sequence of seq_len={trainer.seq_len} is too long for this model: choose a "
-                f"shorter one.\n  {_where(model, error)}{line:.200}"
-            ) from error
-        if isinstance(error, ImportError):
-            raise ConfigError(
-                f"a package that the model needs is missing.\n  {_where(model, error)}{line:.200}"
-            ) from error
-        raise ConfigError(
-            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
-            f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"
-        ) from error
+            problem = f"{sequence} is too long for this model: choose a shorter one."
+        elif isinstance(error, ImportError):
+            problem = "a package that the model needs is missing."
+        else:
+            problem = f"the model cannot read {sequence}: its components do not fit together."
+            remedy = f"\n  {_REMEDY}"
+        line = f"{_where(model, error)}{first_line(error):.200}"
+        raise ConfigError(f"{problem}\n  {line}{remedy}") from error
     _require_logits(trainer, out)
 
 

@@ -131,6 +131,7 @@ def _changes(cfg: Any, mesh: MeshSizes) -> dict[str, Change]:
     """Return what makes a graph small, by name."""
     divisor = math.lcm(*mesh.sizes.values())
     heads = _multiple(_HEADS, divisor)
+    experts = _EXPERTS | {"num_experts": _multiple(_EXPERTS["num_experts"], divisor)}
 
     def widths(cfg: Any) -> None:
         _set_heads(cfg, heads)
@@ -154,11 +155,7 @@ def _changes(cfg: Any, mesh: MeshSizes) -> dict[str, Change]:
         "batch_size": batch,
         "seq_len": sequence,
         "num_layers": lambda cfg: _set_depth(cfg, _num_stages(cfg, mesh)),
-        "num_experts": lambda cfg: _set(
-            cfg,
-            _EXPERTS | {"num_experts": _multiple(_EXPERTS["num_experts"], divisor)},
-            spread=False,
-        ),
+        "num_experts": lambda cfg: _set(cfg, experts, spread=False),
         "hidden_dim": widths,
     }
 
@@ -186,11 +183,8 @@ def _set(cfg: Any, sizes: Mapping[str, int], *, spread: bool = True, most: int =
     values: dict[str, set[int]] = {}
     changes = []
     for part, key, quantity, value in _numbers(cfg):
-        if (
-            fdl.get_callable(part) is RoPE
-            and quantity == "head_dim"
-            and not argument_tags(part).get(key)
-        ):
+        is_untagged = not argument_tags(part).get(key)
+        if quantity == "head_dim" and is_untagged and fdl.get_callable(part) is RoPE:
             quantity = "rope_head_dim"  # the share of a head that latent attention rotates
         if quantity in sizes and isinstance(value, int):
             changes.append((part, key, quantity, value))

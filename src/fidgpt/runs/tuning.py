@@ -71,10 +71,8 @@ def choose(composition: Composition, trainer: Trainer, *, renew: bool = False) -
 
 def tuned(composition: Composition, choice: Choice) -> Composition:
     """Return a composition in which the choice is set, so that a run of it repeats exactly."""
-    cfg, names = (
-        graph.clone(composition.config),
-        [tuning.name_of(fdl.build(format)) for format in FORMATS],
-    )
+    cfg = graph.clone(composition.config)
+    names = [tuning.name_of(fdl.build(format)) for format in FORMATS]
     with graph.attributed_to(f"measured on this machine: {choice.reason}"):
         cfg.precision = graph.clone(FORMATS[names.index(tuning.name_of(choice.precision))])
         if choice.compiles:
