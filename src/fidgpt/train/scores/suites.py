@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fidgpt.data import DataError, Tokenizer
-from fidgpt.files import cache_directory
+from fidgpt.files import atomic_path, cache_directory
 from fidgpt.train.evaluation import evaluating
 from fidgpt.train.scores.answering import Exam, Examinee, graded
 from fidgpt.train.scores.chats import CHATS, chat_exam
@@ -106,15 +106,13 @@ def _published() -> Path:
     path = cache_directory() / "tasks" / "eval_bundle.zip"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")  # of several processes
         try:
-            with urllib.request.urlopen(_URL, timeout=60) as response, partial.open("wb") as file:
-                shutil.copyfileobj(response, file)
+            with atomic_path(path) as draft, urllib.request.urlopen(_URL, timeout=60) as response:
+                draft.write_bytes(response.read())
         except OSError as error:
             raise DataError(
                 f"{_URL} cannot be downloaded: {error}.\nName a folder with the bundle by --data."
             ) from error
-        partial.replace(path)
     return _inner(_unpacked(path))
 
 
