@@ -309,17 +309,13 @@ class DataParallel:
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
         return DistributedDataParallel(module, process_group=self.tokens.group, **buffers)
 
-    @contextlib.contextmanager
-    def accumulating(self, module: nn.Module) -> Iterator[None]:
+    def accumulating(self, module: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Context without the reduction of gradients, for all micro-batches but the last."""
         if isinstance(module, DistributedDataParallel):
-            with module.no_sync():
-                yield
-        elif self.places.fsdp is not None:
-            with without_reduction(module, reshards=self.reshards):
-                yield
-        else:
-            yield
+            return module.no_sync()
+        if self.places.fsdp is None:
+            return contextlib.nullcontext()
+        return without_reduction(module, reshards=self.reshards)
 
     def new_all_reduce(self) -> FusedAllReduce:
         """Return an all-reduce that numbers of a step can join."""
