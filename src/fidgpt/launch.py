@@ -79,11 +79,11 @@ def main() -> int:
                 f"{wait.seconds} s. Start the same command on all nodes; all of them must reach "
                 f"that one. If some start later, add --rdzv-conf={wait.setting}=600."
             )
-            return 1
-        fail(
-            f"the nodes cannot meet at --rdzv-endpoint: {reason:.200}. Name a node that stays and "
-            "that all others reach, and start the run again on all nodes."
-        )
+        else:
+            fail(
+                f"the nodes cannot meet at --rdzv-endpoint: {reason:.200}. Name a node that stays "
+                "and that all others reach, and start the run again on all nodes."
+            )
         return 1
     except ChildFailedError as error:
         failures = {failure.exitcode: (rank, failure) for rank, failure in error.failures.items()}

@@ -301,9 +301,8 @@ class Trainer:
         index = state.step
 
         def status() -> StepStatus:
-            seconds = state.seconds or phase_seconds({})
-            received = float(signals.received or 0)
-            return StepStatus(received, float(self.checkpoints.is_time), seconds)
+            numbers = float(signals.received or 0), float(self.checkpoints.is_time)
+            return StepStatus(*numbers, state.seconds or phase_seconds({}))
 
         with stepping(self.observers, index + 1), state.clock.phase(_STEP):
             device.seed_torch(

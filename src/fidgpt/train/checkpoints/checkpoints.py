@@ -147,13 +147,11 @@ def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
 
 def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
     """Return the best by its metric, the first of equals; None if none has the metric."""
-    chosen: Saved | None = None
+    name, chosen = best.metric, None
     for checkpoint in saved:
-        value = checkpoint.metrics.get(best.metric)
-        if value is None or value != value:  # not a number
-            continue
-        if chosen is None or best.better(value, chosen.metrics[best.metric]):
-            chosen = checkpoint
+        if not math.isnan(value := checkpoint.metrics.get(name, math.nan)):
+            is_better = chosen is None or best.better(value, chosen.metrics[name])
+            chosen = checkpoint if is_better else chosen
     return chosen
 
 
@@ -287,21 +285,19 @@ class Checkpoints:
           ParallelError: another process could not write its part.
         """
         final = manifest.folder_of(directory) / manifest.name_of(step)
-        if self.memory is not None and [*reasons] == [manifest.IN_MEMORY]:
-            sections, texts = contents_of(model, optimizer, state, stateful or {})
-            notes = {"run": manifest.run_in(directory), "reasons": [*reasons], "metrics": {}}
-            self.memory.save(directory, sections, texts, step=step, notes=notes)
-            return final
-        self.wait()
-        if (peers := self._background.current()).is_main:
-            manifest.create_folder(directory)
         sections, texts = contents_of(model, optimizer, state, stateful or {})
-        pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
         notes = {
             "run": manifest.run_in(directory),
             "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),
         }
+        if self.memory is not None and [*reasons] == [manifest.IN_MEMORY]:
+            self.memory.save(directory, sections, texts, step=step, notes=notes)
+            return final
+        self.wait()
+        if (peers := self._background.current()).is_main:
+            manifest.create_folder(directory)
+        pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
 
         def job() -> None:
             own = texts if peers.is_main else {}
@@ -497,7 +493,10 @@ def _restore_from(
     if optimizer is not None:
         saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
         tensors.check_optimizer(saved, optimizer, model)
-        moments = tensors.optimizer_targets(stored.kinds, optimizer)
+        moments = {
+            name: tensors.empty(kind, like=tensors.parameter_of(name, optimizer))
+            for name, kind in stored.kinds.items()
+        }
         stored.read_into(moments)
         tensors.load_optimizer(saved, moments, optimizer)
     weights.read_into(own)

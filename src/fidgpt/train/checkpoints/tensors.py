@@ -171,7 +171,7 @@ def optimizer_parts(optimizer: Optimizer, model: nn.Module) -> tuple[Any, dict[s
     """Return the state of an optimizer as JSON and tensors, with the names of its parameters."""
     state, tensors = flatten(optimizer.state_dict(), root=type(optimizer).__name__)
     for name, tensor in tensors.items():
-        like = _parameter_of(name, optimizer)
+        like = parameter_of(name, optimizer)
         if like is not None and tensor.shape == like.shape:
             placed_like(tensor, like)
     return _identity(optimizer, model) | {"state_dict": state}, tensors
@@ -193,17 +193,7 @@ def check_optimizer(saved: Any, optimizer: Optimizer, model: nn.Module) -> None:
             )
 
 
-def optimizer_targets(kinds: Mapping[str, Any], optimizer: Optimizer) -> dict[str, Tensor]:
-    """Allocate the state of an optimizer, sharded as each parameter is now.
-
-    Args:
-        kinds: dtypes and shapes by the names of `optimizer_parts`.
-        optimizer: whose state it is.
-    """
-    return {name: empty(kind, like=_parameter_of(name, optimizer)) for name, kind in kinds.items()}
-
-
-def _parameter_of(name: str, optimizer: Optimizer) -> Tensor | None:
+def parameter_of(name: str, optimizer: Optimizer) -> Tensor | None:
     """Return the parameter to which a tensor of `optimizer_parts` belongs, by its name."""
     _, section, *place = name.split(".")
     if section != "state" or not place or not place[0].isdigit():
