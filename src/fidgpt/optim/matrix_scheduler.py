@@ -16,8 +16,6 @@ from torch import Tensor
 from fidgpt.placement import block_of, whole_shape
 from fidgpt.processes import Processes
 
-__all__ = ["Job", "MatrixScheduler"]
-
 _MOST = 2**25  # elements of the matrices that a process owns in a round, if they are several
 
 

@@ -12,8 +12,6 @@ from fidgpt.model.linear import extended
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import Pending, begin_all_gather, begin_sum, scattered, summed
 
-__all__ = ["sum_in_chunks"]
-
 _SEQUENCE = 1  # the dimension of a stream [batch, seq, hidden]
 
 

@@ -15,8 +15,6 @@ from fidgpt.model.linear import extended
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import all_gather, begin_sum, copied, gathered
 
-__all__ = ["can_defer_weight_grad", "gather_input"]
-
 
 def can_defer_weight_grad(projection: nn.Module | nn.Parameter | None) -> bool:
     """Let a projection leave the gradient of its weight to `gather_input`; return whether it can.

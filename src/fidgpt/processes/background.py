@@ -7,8 +7,6 @@ from fidgpt.processes import heartbeat
 from fidgpt.processes.processes import Processes
 from fidgpt.processes.rendezvous import Timeouts
 
-__all__ = ["BackgroundProcesses"]
-
 
 class BackgroundProcesses:
     """The processes of a run, with a gloo group that no step uses.

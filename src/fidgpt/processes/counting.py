@@ -8,8 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["KINDS", "OUTSIDE", "CollectiveCounter", "CollectiveCounts", "counting"]
-
 # By what the names of torch's operators contain, with and without autograd or a function's form.
 _OPERATORS = {
     "reducescatter": "reduce-scatter",

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fidgpt.processes.processes import Processes
 
-__all__ = ["FusedAllReduce", "Handle"]
-
 # Returns the sum, or the numbers of all processes, once the all-reduce was started.
 Handle = Callable[[], Tensor]
 

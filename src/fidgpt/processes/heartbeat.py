@@ -25,8 +25,6 @@ from torch.distributed.distributed_c10d import Store
 from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, meet
 from fidgpt.processes.reporting import ErrorPrinter, has_agent
 
-__all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
-
 _POLL = 0.25  # seconds from one sign of life to the next
 _LONGEST_TURN = 1.0  # seconds that a longer turn counts as
 _PAUSE = 0.005

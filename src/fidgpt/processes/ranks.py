@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import ProcessException, start_processes
 
-__all__ = ["RanksError", "fake_processes", "run_ranks"]
-
 
 class RanksError(RuntimeError):
     """A process failed, or the processes wait for each other; the message has the reason."""

@@ -24,16 +24,6 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt.processes.reporting import ErrorPrinter, has_agent
 
-__all__ = [
-    "Rendezvous",
-    "RendezvousFailure",
-    "Timeouts",
-    "digest_of_sources",
-    "introduce",
-    "list_ranks",
-    "meet",
-]
-
 _PAUSE = 0.02  # seconds between looks at the store
 Facts = Mapping[str, str]
 

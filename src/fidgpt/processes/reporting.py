@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["ErrorPrinter", "has_agent", "node_of"]
-
 _PAUSE = 0.05  # seconds between looks at the file
 _PRINTED = "printed"
 

@@ -17,8 +17,6 @@ from fidgpt.model import Indexer, RoPE
 from fidgpt.parallel import PIPELINE, DataParallel, MeshSizes, TorchSchedule
 from fidgpt.train import Float32, Trainer
 
-__all__ = ["MOST_PROCESSES", "mesh_of", "shrink", "shrink_mesh"]
-
 MOST_PROCESSES = 8  # of a mesh that is kept as it is
 
 # By quantity, which is what a tag is named after, or else the parameter. Further values of one

@@ -30,15 +30,6 @@ from fidgpt.train.run_directory import RunDirectory
 if TYPE_CHECKING:
     from fidgpt.train.trainer import Trainer
 
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Step",
-    "check_mesh",
-    "compare",
-    "comparison_text",
-    "take_step",
-]
 
 # Sums of float32 in another order differ by about 1e-6 over a dozen layers; an error of parallelism
 # is at least one summand of a few, or one row or token of a few dozens.

@@ -16,8 +16,6 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.train.evaluation import continuations
 
-__all__ = ["Choices", "Completion", "Exam", "Examinee", "Letters", "Writing", "graded"]
-
 T = TypeVar("T")
 _CHUNK = 1024  # tokens whose logits exist at once
 

@@ -18,8 +18,6 @@ from fidgpt.train.evaluation import document_begin
 from fidgpt.train.scores.answering import Exam, Letters, Question, Writing
 from fidgpt.train.scores.programs import runs_without_error
 
-__all__ = ["CHATS", "chat_exam", "prompt_tokens"]
-
 Row = Mapping[str, Any]
 _ORDER = 42  # the seed of nanochat's order of questions; a limit takes the first
 _NUMBER = re.compile(r"#### (-?[0-9.,]+)")

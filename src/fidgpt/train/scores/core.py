@@ -16,8 +16,6 @@ from fidgpt.data.rows import read_rows
 from fidgpt.train.evaluation import document_begin
 from fidgpt.train.scores.answering import Choices, Completion, Exam, Question
 
-__all__ = ["core_exams"]
-
 Row = Mapping[str, Any]
 
 

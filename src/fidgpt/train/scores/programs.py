@@ -5,8 +5,6 @@ import subprocess
 import sys
 import tempfile
 
-__all__ = ["runs_without_error"]
-
 _SECONDS = 5
 _BYTES = 512 * 2**20
 # What the process does before the program: it takes a namespace without a network if the system

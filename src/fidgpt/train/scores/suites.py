@@ -15,8 +15,6 @@ from fidgpt.train.scores.answering import Exam, Examinee, graded
 from fidgpt.train.scores.chats import CHATS, chat_exam
 from fidgpt.train.scores.core import core_exams
 
-__all__ = ["Scores", "is_own", "own_exams", "scores_of"]
-
 CORE = "core"
 _URL = "https://karpathy-public.s3.us-west-2.amazonaws.com/eval_bundle.zip"
 
