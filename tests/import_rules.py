@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 LIBRARY = {"model", "recording", "cost", "optim", "data", "parallel"}
-ROOT = {"declarations", "files", "placement", "processes", "ranges", "schedule"}
+ROOT = {"attributes", "declarations", "files", "placement", "processes", "ranges", "schedule"}
 ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 

@@ -8,7 +8,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fidgpt.attributes import changed
 from fidgpt.model.kernels import Scoring, blockwise, fastest, flex, sdpa
 from fidgpt.model.masks import causal
-
-__all__ = ["Product", "Recorder", "Sent", "Work", "plan_kernels"]
 
 
 class Product(NamedTuple):
@@ -429,19 +428,10 @@ class _FusedNorm(torch.autograd.Function):
         return gradient, outer[0].sum([*range(x.dim() - 1)])
 
 
-@contextmanager
-def fused_operations() -> Iterator[None]:
+def fused_operations() -> AbstractContextManager[None]:
     """Context in which functions take fused kernels where meta tensors have chains of small ones.
 
     They are replaced by name: torch leaves its modes of functions in backward passes, in which
     blocks are recomputed.
     """
-    names = {"rms_norm": _norm, "scaled_dot_product_attention": _attend}
-    before = {name: getattr(F, name) for name in names}
-    try:
-        for name, function in names.items():
-            setattr(F, name, function)
-        yield
-    finally:
-        for name, function in before.items():
-            setattr(F, name, function)
+    return changed(F, rms_norm=_norm, scaled_dot_product_attention=_attend)

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
+
+from fidgpt.attributes import changed
 
 Counts = Sequence[Int64[Tensor, "..."]]
 Totals = tuple[Sequence[int | Tensor], Counts, Counts]
@@ -205,14 +207,9 @@ def collecting() -> Iterator[Reports]:
         reports.pass_on(outer)
 
 
-@contextmanager
-def not_collecting() -> Iterator[None]:
+def not_collecting() -> AbstractContextManager[None]:
     """Ignore the reports of forward passes, such as passes of other models."""
-    outer, _open.reports = _open.reports, None
-    try:
-        yield
-    finally:
-        _open.reports = outer
+    return changed(_open, reports=None)
 
 
 def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fidgpt.attributes import changed
 from fidgpt.optim.optimizers import Closure, Group, loss_of
 from fidgpt.placement import block_of, held, is_divided, whole_shape
 from fidgpt.processes import Processes
@@ -62,14 +63,12 @@ class Adafactor(torch.optim.Adafactor):
         updates = [_Update(group, p, self._shares[p], self.state[p]) for group, p in divided]
         for some in _rounds(updates):
             _step_together(some, self.processes)
-        try:
-            self.param_groups = [
-                group | {"params": [p for p in group["params"] if not is_divided(p)]}
-                for group in groups
-            ]
+        whole = [
+            group | {"params": [p for p in group["params"] if not is_divided(p)]}
+            for group in groups
+        ]
+        with changed(self, param_groups=whole):
             _step(self)
-        finally:
-            self.param_groups = groups
         return loss
 
 

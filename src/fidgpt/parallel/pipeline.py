@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from fidgpt.attributes import changed
 from fidgpt.cost import forward_pass
 from fidgpt.model.context import AttentionContext, Stream, Tokens
 from fidgpt.model.linear import extended
@@ -239,24 +240,18 @@ class Pipeline:
         """The process with the last stage."""
         return self.stages.ranks[-1]
 
-    @contextlib.contextmanager
-    def beginning(self, before_pass: Callable[[int], object]) -> Iterator[None]:
+    def beginning(
+        self, before_pass: Callable[[int], object]
+    ) -> contextlib.AbstractContextManager[None]:
         """Context in which a function is called before every pass of a stage."""
-        self.before_pass = before_pass
-        try:
-            yield
-        finally:
-            self.before_pass = lambda stage: None
+        return changed(self, before_pass=before_pass)
 
     @contextlib.contextmanager
     def computing(self, stage: int, received: Tensor | None) -> Iterator[None]:
         """Context in which the features of the model are the output of a stage."""
-        self.current, self.received = stage, received
-        self.before_pass(stage)
-        try:
+        with changed(self, current=stage, received=received):
+            self.before_pass(stage)
             yield
-        finally:
-            self.current = self.received = None
 
     def peer(self, stage: int) -> int | None:
         """Return the process with a stage; None if there is no such stage, or it is this one."""

@@ -14,14 +14,15 @@ get the whole sequence. Evaluation and generation, whose sequences have any leng
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from fidgpt.attributes import changed
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
 from fidgpt.parallel.chunks import sum_in_chunks
 from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
@@ -194,14 +195,9 @@ class SplitVocabulary:
         """The first token whose logits this process has."""
         return self.shard.begin
 
-    @contextmanager
-    def local(self) -> Iterator[None]:
+    def local(self) -> AbstractContextManager[None]:
         """Context in which the unembedding returns this process's logits only."""
-        self._is_local = True
-        try:
-            yield
-        finally:
-            self._is_local = False
+        return changed(self, _is_local=True)
 
     def leave(self, module: nn.Module, args: object, out: Tensor) -> Tensor:
         """Gather the logits of all tokens, unless `local`; a forward hook."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fidgpt.attributes import changed
 from fidgpt.model.linear import extended
 
 Products = list[tuple[nn.Parameter, Tensor, Tensor]]  # weight, gradient of the output, and input
@@ -25,11 +26,9 @@ class _Deferring:
 @contextlib.contextmanager
 def deferring() -> Iterator[Products]:
     """Context of a backward pass, which lists the products that it leaves out."""
-    _Deferring.products = products = []
-    try:
+    products: Products = []
+    with changed(_Deferring, products=products):
         yield products
-    finally:
-        _Deferring.products = None
 
 
 @torch.no_grad()

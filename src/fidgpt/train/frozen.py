@@ -1,12 +1,13 @@
 """Models beside the one that is trained: references of preferences, teachers of distillation."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from torch import nn
 
 from fidgpt import cost
+from fidgpt.attributes import changed
 from fidgpt.model import LoRALinear, StackedLoRA
 from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel
@@ -47,12 +48,8 @@ def has_adapters(model: nn.Module) -> bool:
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
     """Let a model compute without its low-rank adapters inside the block."""
-    adapted = [module for module in model.modules() if isinstance(module, LoRALinear | StackedLoRA)]
-    scales = [module.scale for module in adapted]
-    try:
-        for module in adapted:
-            module.scale = 0.0
+    with ExitStack() as stack:
+        for module in model.modules():
+            if isinstance(module, LoRALinear | StackedLoRA):
+                stack.enter_context(changed(module, scale=0.0))
         yield
-    finally:
-        for module, scale in zip(adapted, scales, strict=True):
-            module.scale = scale

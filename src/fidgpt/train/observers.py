@@ -15,6 +15,7 @@ from typing import IO, Any, Protocol, runtime_checkable
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from fidgpt.attributes import changed
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.run_directory import RunDirectory, print_stderr
@@ -57,16 +58,15 @@ class Determinism:
         # One of the two settings in Nvidia's manual, read at the first product.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         memory: Any = torch.utils.deterministic  # a module whose attributes are untyped
-        fills = memory.fill_uninitialized_memory
         is_on = torch.are_deterministic_algorithms_enabled()
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         torch.use_deterministic_algorithms(True)
-        memory.fill_uninitialized_memory = False  # filling memory that is written anyway is slow
         try:
-            yield
+            # Filling memory that is written anyway is slow.
+            with changed(memory, fill_uninitialized_memory=False):
+                yield
         finally:
             torch.use_deterministic_algorithms(is_on, warn_only=warn_only)
-            memory.fill_uninitialized_memory = fills
 
     @contextmanager
     def stepping(self, step: int) -> Iterator[None]:

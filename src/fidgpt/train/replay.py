@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from fidgpt.attributes import changed
 from fidgpt.parallel import DataParallel
 from fidgpt.placement import block_of, held
 from fidgpt.ranges import require_size
@@ -82,24 +83,21 @@ class StepReplay:
           Diverged: the step is not finite, both times.
         """
         clock, step = state.clock, state.step + 1
+        uncounted = changed(state, clock=Stopwatch(state.model.device))  # phases count one step
         with clock.phase("replay"):
             before = _Saved(state)
             self._report(_unlike_copies(before, step, parallel), parallel)
         first = _computed(update, state)
-        with clock.phase("replay"):
-            state.clock = Stopwatch(state.model.device)  # phases count one computation
-            try:
+        with clock.phase("replay"), uncounted:
+            before.restore(state)
+            last = _computed(update, state)
+            differences = parallel.world.gather(_different(first, last))
+            if any(differences):
                 before.restore(state)
-                last = _computed(update, state)
-                differences = parallel.world.gather(_different(first, last))
-                if any(differences):
-                    before.restore(state)
-                    second, last = last, _computed(update, state)
-                    known = [_different(result, last) for result in (first, second)]
-                    repeats = [not any(parallel.world.gather(bool(d))) for d in known]
-                    self._report(_text(differences, step, repeats), parallel)
-            finally:
-                state.clock = clock
+                second, last = last, _computed(update, state)
+                known = [_different(result, last) for result in (first, second)]
+                repeats = [not any(parallel.world.gather(bool(d))) for d in known]
+                self._report(_text(differences, step, repeats), parallel)
         return last.finish()
 
     def _report(self, text: str | None, parallel: DataParallel) -> None:
