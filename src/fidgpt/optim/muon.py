@@ -79,10 +79,10 @@ class Muon(Optimizer):
             ns_steps=ns_steps,
             adjust_lr_fn=adjust_lr_fn,
         ).defaults
-        for group in self._groups(orthogonal=True):
+        for group in self.groups_of(orthogonal=True):
             _set_missing(group, settings)
         self._adamw = None
-        if others := self._groups(orthogonal=False):
+        if others := self.groups_of(orthogonal=False):
             self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
             for group, complete in zip(others, self._adamw.param_groups, strict=True):
                 _set_missing(group, complete)
@@ -97,7 +97,7 @@ class Muon(Optimizer):
         loss = loss_of(closure)
         self._step_matrices()
         if self._adamw is not None:
-            self._adamw.param_groups = self._groups(orthogonal=False)
+            self._adamw.param_groups = self.groups_of(orthogonal=False)
             self._adamw.state = self.state
             self._adamw.step()
         return loss
@@ -105,7 +105,7 @@ class Muon(Optimizer):
     def _step_matrices(self) -> None:
         trained = [
             (group, parameter)
-            for group in self._groups(orthogonal=True)
+            for group in self.groups_of(orthogonal=True)
             for parameter in group["params"]
             if parameter.grad is not None
         ]
@@ -144,15 +144,12 @@ class Muon(Optimizer):
         ahead = own.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
         return ahead.to(self._format(ahead))
 
-    def orthogonal_groups(self) -> list[Group]:
-        """Return the groups of matrices."""
-        return self._groups(orthogonal=True)
-
-    def _groups(self, *, orthogonal: bool) -> list[Group]:
+    def groups_of(self, *, orthogonal: bool) -> list[Group]:
+        """Return the groups of matrices, or the others."""
         return [group for group in self.param_groups if group["orthogonal"] == orthogonal]
 
     def _require_matrices(self) -> None:
-        groups = self._groups(orthogonal=True)
+        groups = self.groups_of(orthogonal=True)
         if not groups:
             raise ValueError(
                 "no parameter group is orthogonal, so Muon would be plain AdamW; use "

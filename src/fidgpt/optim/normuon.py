@@ -83,7 +83,7 @@ class NorMuon(Muon):
             betas=betas,
             eps=eps,
         )
-        for group in self.orthogonal_groups():
+        for group in self.groups_of(orthogonal=True):
             group.setdefault("beta2", beta2)
             group.setdefault("cautious_decay", cautious_decay)
 
