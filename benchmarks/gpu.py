@@ -70,7 +70,7 @@ def steps(directives: Sequence[str], device: torch.device, way: str = "") -> lis
     trainer = build_trainer(made.config)
     numbers: list[float] = []
     with sharded(trainer.parallel) if "FSDP2" in way else contextlib.nullcontext():
-        trainer.parallel.shard(trainer.model, trainer.precision)
+        trainer.parallel.shard(trainer.model, trainer.precision.dtype)
         materialize(trainer.model, device=device, seed=0)
         state = trainer.init_state()
         drawn = torch.Generator().manual_seed(0)

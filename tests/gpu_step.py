@@ -212,7 +212,7 @@ def take(cfg: fdl.Config[Trainer]) -> Taken:
 
     trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     with _patched(), trainer.parallel:
-        trainer.parallel.shard(trainer.model, trainer.precision)
+        trainer.parallel.shard(trainer.model, trainer.precision.dtype)
         with FakeTensorMode(allow_non_fake_inputs=True):
             _take(trainer, counting)
     return counting.taken

@@ -28,7 +28,7 @@ def recipe(name: str, number: int, **sizes: int) -> fdl.Config:
 def holding(trainer: Trainer, number: int, rank: int) -> tuple[int, int]:
     """The place in the pipeline of one of so many processes, and the bytes of its weights."""
     with fake_processes(number, rank=rank), trainer.parallel as parallel:
-        parallel.shard(trainer.model, trainer.precision)
+        parallel.shard(trainer.model, trainer.precision.dtype)
         own = sum(held(parameter).nbytes for parameter in trainer.model.parameters())
         return parallel.places.axes["pipeline"].rank, own
 

@@ -5,7 +5,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +24,7 @@ from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
 from fidgpt.ranges import require_positive
 
-__all__ = ["Computation", "DataParallel", "MeshParallel", "ParallelError"]
+__all__ = ["DataParallel", "MeshParallel", "ParallelError"]
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
@@ -33,24 +33,6 @@ _SYNC_BUFFERS = (
     if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
 )
-
-
-Model = TypeVar("Model", bound=nn.Module)
-
-
-@runtime_checkable
-class Computation(Protocol):
-    """The number format in which a model computes.
-
-    Attributes:
-      dtype: dtype of activations and matrix products.
-    """
-
-    dtype: torch.dtype
-
-    def replica(self, model: Model, /) -> Model:
-        """Return the module that computes: the model itself, or a copy with the same ties."""
-        ...
 
 
 class DataParallel:
@@ -256,27 +238,25 @@ class DataParallel:
         if kind is None and lost is not None:
             raise lost
 
-    def shard(self, model: nn.Module, precision: Computation) -> None:
-        """Give a model on the meta device this process's part of the weights."""
+    def shard(self, model: nn.Module, dtype: torch.dtype) -> None:
+        """Give a model on the meta device this process's part of the weights.
+
+        Args:
+          model: a whole one.
+          dtype: of activations and matrix products.
+        """
         for name, part in self._used(self.places.mesh).items():
             part(model, self.places.axes[name])
-        vars(model)["stream_dtype"] = precision.dtype
+        vars(model)["stream_dtype"] = dtype
         if self.places.fsdp is not None:
             meshes = {p: self.places.fsdp_of(p) for p in model.parameters()}
             shard_fully(
                 model,
                 mesh=self.places.fsdp,
-                dtype=precision.dtype,
+                dtype=dtype,
                 apart={p: m for p, m in meshes.items() if m is not None and m != self.places.fsdp},
                 reshards=self.reshards,
             )
-
-    def replica(self, model: Model, precision: Computation) -> Model:
-        """Return the module that computes for a model in the given precision.
-
-        If weights are sharded, it is the model itself, which computes with gathered weights.
-        """
-        return model if self.places.fsdp is not None else precision.replica(model)
 
     @contextlib.contextmanager
     def filling(self, model: nn.Module) -> Iterator[None]:

@@ -421,7 +421,7 @@ class Trainer:
         if resume:
             self.checkpoints.fetch(run.path, step=resume_step)
         is_new = not resume or (resume_step is None and not manifest.find(run.path))
-        self.parallel.shard(self.model, self.precision)
+        self.parallel.shard(self.model, self.precision.dtype)
         materialize(self.model, device=self.parallel.device, seed=self.seed)
         if is_new and self.weights is not None:
             with self.parallel.filling(self.model):
@@ -434,16 +434,16 @@ class Trainer:
 
     def init_state(self) -> TrainState:
         """Return the state at step 0 of a model that has memory."""
-        replica = self.parallel.replica(self.model, self.precision)
+        is_sharded = self.parallel.places.fsdp is not None  # and gathers weights in the format
+        replica = self.model if is_sharded else self.precision.replica(self.model)
         self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
         optimizer = make_optimizer(self.optimizer, self.groups(self.model), parallel=self.parallel)
+        others = self.schedules or {}
         return TrainState(
             self.model,
             optimizer,
-            schedules=GroupSchedules(
-                optimizer, schedule=self.schedule, others=self.schedules or {}
-            ),
+            schedules=GroupSchedules(optimizer, schedule=self.schedule, others=others),
             replica=replica,
             objective=objective,
             module=self.parallel.wrap(objective),
