@@ -106,7 +106,7 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
 
 def _unused_phases(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive that sets what a schedule has no use for."""
-    causes = [cause for cause in composition.effects if cause.kind.role != "base"]
+    causes = [cause for cause in composition.effects if cause.kind.role == "edit"]
     named = {edit.path: cause.named for cause in causes for edit in cause.edits}
     for node in parts(composition.resolved.bound):
         if fdl.get_callable(node.value) is not Phases:
@@ -116,8 +116,9 @@ def _unused_phases(composition: Composition) -> Iterator[str]:
         cause = named.get(f"{node.path}.min_lr_ratio")
         is_idle = shape is NoDecay
         if shape is InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
-            timescale = computed(of_shape.timescale)
-            is_idle = isinstance(timescale, int) and timescale > steps * lowest**2
+            scales = computed(of_shape.timescale), computed(part.warmup)
+            scale: Any = next((one for one in scales if isinstance(one, int | float)), 0)
+            is_idle = scale * (steps if isinstance(scale, float) else 1) > steps * lowest**2
         if cause and lowest and is_idle:
             yield f"{cause}: the rate never falls as low as min_lr_ratio={lowest}: leave it out."
         cycles = (part.cycles, part.cycle_length, getattr(of_shape, "cycles", None))

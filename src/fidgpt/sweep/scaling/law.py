@@ -118,8 +118,8 @@ class Law:
             fewest, most = self.tried
             lines.append(
                 f"The fit cannot tell the best size for {flops:.3g} FLOPs: {ratio:.2g} tokens for "
-                f"each parameter, where the runs had {fewest:.3g} to {most:.3g}. What follows takes "
-                "the nearest of these; more sizes and numbers of tokens would tell."
+                f"each parameter, where runs had {fewest:.3g} to {most:.3g}. What follows has the "
+                "nearest of these; more sizes and numbers of tokens would tell."
             )
         largest = max(run.flops for run in self.runs)
         if flops is not None and flops > 10 * largest:

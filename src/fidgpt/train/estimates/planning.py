@@ -54,6 +54,7 @@ class PlannedRun:
                 lines.append(
                     f"Measured {measured[kind]:,.4g} {unit}, where the plan says "
                     f"{planned[kind]:,.4g}: {ratio:.2f} times as much."
-                    + f" {remedy}" * (kind == "seconds")
+                    + f" {remedy}"
+                    * (kind == "seconds")
                 )
         return lines
