@@ -21,7 +21,7 @@ from fidgpt.fiddlers.attention import use_document_mask
 from fidgpt.fiddlers.texts import OWN, add_special_tokens, own_corpus
 from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.tags import BatchSize, SeqLen
-from fidgpt.train import Trainer
+from fidgpt.train import PreferenceStep, Trainer
 
 __all__ = ["use_chat_template", "use_conversations", "use_hub_conversations"]
 
@@ -111,6 +111,12 @@ def use_hub_conversations(
 def _use(
     cfg: fdl.Config[Trainer], source: Any, template: str | None, share: float | None, **options: str
 ) -> None:
+    if fdl.get_callable(cfg.step) is PreferenceStep:
+        raise ConfigError(
+            "the run trains on pairs of use_preferences, and conversations hold none: leave out "
+            "one of the two, or train on conversations first, and then on pairs from what that "
+            "leaves: fiddler:initialize_from(path=RUN_DIRECTORY)."
+        )
     source.rows = fdl.Config(Conversations, max_tokens=SeqLen.new(), **options)
     write_chats(cfg, template)
     use_document_mask(cfg)

@@ -70,6 +70,7 @@ def train_for(
 
 def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
     """Multiply every learning rate by a factor."""
+    require_positive(factor=factor)
     change_by(cfg, LearningRate, "*", repr(factor))
 
 

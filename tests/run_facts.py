@@ -37,6 +37,7 @@ FACTS = Facts(
             ),
             size=1,
         ),
+        sequences=2,
         memory=(Memory(weights=40, gradients=40, optimizer=80),),
         worst=0,
         seconds=Seconds(products=1.0),

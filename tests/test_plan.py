@@ -201,6 +201,13 @@ def test_a_known_law_is_found_within_its_intervals() -> None:
     assert any("the largest run" in line for line in law.unknowns(1e25))
 
 
+def test_a_fit_that_cannot_tell_a_size_takes_the_nearest_that_was_tried() -> None:
+    law = fit([replace(run, loss=2 + run.tokens**-0.3) for run in runs(0.0)], draws=2)
+    parameters, tokens = law.best(1e20)
+    assert tokens / parameters == pytest.approx(law.tried[1])
+    assert any("cannot tell the best size for 1e+20" in line for line in law.unknowns(1e20))
+
+
 def test_unknown_hardware_names_what_is_known() -> None:
     with pytest.raises(UnknownHardware, match="h100.*mi300x"):
         cluster_named("abacusx4")

@@ -276,6 +276,12 @@ def decorated(dim: int = 4) -> Loop:
         (["fiddler:use_schedule_free", "fiddler:use_constant"], ""),
         (["set:model.blocks[0].attention.mask=Chunk(64)"], "a window of 64 tokens sees all of"),
         (["fiddler:use_profiler(begin=11)"], "observers[0] begins at step 11, after the end"),
+        (
+            ["fiddler:use_constant", "set:schedule.min_lr_ratio=0.3"],
+            "set:schedule.min_lr_ratio=0.3",
+        ),
+        (["fiddler:use_linear", "set:schedule.rewarmup=2"], "set:schedule.rewarmup=2"),
+        (["fiddler:use_cycles", "set:schedule.rewarmup=2", "set:schedule.min_lr_ratio=0.3"], ""),
         (["fiddler:use_mtp(num_tokens=31)"], "num_predictions=31 is beyond sequences"),
         (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
         (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),

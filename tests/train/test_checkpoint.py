@@ -353,6 +353,8 @@ def test_missing_weights_are_named(run: Path, arguments: dict[str, Any], message
     model = filled(0.0)
     with pytest.raises(CheckpointError, match=message):
         initial_weights(model, run, **arguments)
+    with pytest.raises(CheckpointError, match=message):
+        vars(initial_weights)["require_present"](model=model, path=run, **arguments)
     assert values(model) == [0.0, 0.0, 0.0]
 
 

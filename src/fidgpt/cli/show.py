@@ -46,9 +46,16 @@ def show(composition: Composition) -> None:
     with naming_directives(composition):
         constraints = constraints_of(composition.catalogue)
         rejected = graph.rejections(composition.resolved, constraints=constraints)
-    warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn([*reported(composition).warnings, *without_effect(composition)])
-    print_graph("\n".join(_texts(composition)), is_read=FLAGS.print in _READ)
+    messages = attribution.grouped(rejected)
+    try:
+        text = "\n".join(_texts(composition))
+    except ConfigError as error:
+        messages = [message for message in messages if message not in str(error)]
+        raise
+    finally:
+        warn([f"this would not run: {message}" for message in messages])
+        warn([*reported(composition).warnings, *without_effect(composition)])
+    print_graph(text, is_read=FLAGS.print in _READ)
 
 
 def naming_directives(composition: Composition) -> AbstractContextManager[None]:

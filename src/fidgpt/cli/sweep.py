@@ -217,7 +217,7 @@ def _sweep(console: "Console") -> int | None:
     from fidgpt.sweep.objective import refuse_unreported
 
     if FLAGS.hardware:
-        os.environ["FIDGPT_MACHINE"] = FLAGS.hardware
+        os.environ["FIDGPT_MACHINE"] = FLAGS.hardware.lower()
     sweep = Sweep(*_items(MAKERS), **_settings(), price=FLAGS.price)
     if not any(isinstance(item, Axis) for item in sweep.items):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")

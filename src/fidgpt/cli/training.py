@@ -183,7 +183,7 @@ def _pretend_machine() -> None:
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: add --config=fiddler:for_hardware."
         )
-    os.environ[device.VARIABLE] = FLAGS.hardware
+    os.environ[device.VARIABLE] = FLAGS.hardware.lower()
 
 
 def _resumed(catalogue: Catalogue) -> fdl.Config:

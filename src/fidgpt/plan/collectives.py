@@ -1,16 +1,15 @@
 """What the processes of a mesh send each other in a step: numbers of collectives, and bytes."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from fidgpt.parallel.pipeline import PIPELINE
 from fidgpt.parallel.pipeline_schedule import Action
 from fidgpt.parallel.sharding import APART, EXACT, REST
 from fidgpt.plan.stages import Setting, Stage, Training, borrowed, fsdp_over, scheduled, stages_of
-from fidgpt.plan.trace import Trace
+from fidgpt.plan.trace import Trace, Unit
 from fidgpt.recording import Sent
 
 _BUCKET = 25 * 2**20  # bytes that DistributedDataParallel sums at once
@@ -40,28 +39,18 @@ def step_collectives(
     )
 
 
-class _Unit(NamedTuple):
+@dataclass
+class _Weights:
     """A unit of FSDP on a process of a pipeline: weights that are gathered together.
 
     Attributes:
-      kind: as `fsdp_units` returns.
-      axis: name of the axis that divides an `APART` unit; "" for other units.
-      stage: the stage that holds the weights; None for the `REST` unit, which all stages share.
-      part: name of the part of the trace; "" for the `REST` unit.
-      number: number of the unit in the trace.
+      stage: the stage that holds them; None for the `REST` unit, which all stages share.
+      layers: number of layers that have the unit.
+      elements: elements in each.
+      trained: trained elements in each.
     """
 
-    kind: str
-    axis: str
-    stage: int | None
-    part: str
-    number: int
-
-
-@dataclass
-class _Weights:
-    """Number of layers that have the unit; elements in each, and trained elements in each."""
-
+    stage: int | None = None
     layers: int = 1
     elements: int = 0
     trained: int = 0
@@ -122,20 +111,21 @@ class _Process:
         return sent
 
     @cached_property
-    def _units(self) -> Mapping[_Unit, _Weights]:
+    def _units(self) -> list[tuple[Unit, _Weights]]:
         # Gathered where it is empty, too, as on a process without embedding and unembedding.
-        units = {_Unit(REST, "", None, "", 0): _Weights()}
+        rest = Unit("", REST, 0)
+        units: dict[tuple[Unit, int | None, str], _Weights] = {(rest, None, ""): _Weights()}
         for stage, whole in self.own.items():
             for part, layers in whole.parts:
                 for unit, elements in part.parameters.items():
                     is_rest, axis = unit.kind == REST, unit.axis if unit.kind == APART else ""
-                    where = (None, "", 0) if is_rest else (stage, part.name, unit.number)
-                    key = _Unit(unit.kind, axis, *where)
-                    weights = units.setdefault(key, _Weights(1 if is_rest else layers))
+                    key = unit._replace(axis=axis), stage, part.name
+                    key = (rest, None, "") if is_rest else key
+                    weights = units.setdefault(key, _Weights(stage, layers))
                     times = layers if is_rest else 1
                     weights.elements += times * elements
                     weights.trained += times * part.trained.get(unit, 0)
-        return units
+        return [(unit, weights) for (unit, *_), weights in units.items()]
 
     def _copies(self, axis: str) -> int:
         """Return the number of processes that hold the same weights and compute other tokens."""
@@ -146,12 +136,12 @@ class _Process:
     def _sharded(self) -> Counter[Sent]:
         """Return what FSDP gathers, and the gradients that it sums, once a step."""
         sent = Counter[Sent]()
-        for unit, weights in self._units.items():
+        for unit, weights in self._units:
             shards, copies = fsdp_over(self.setting.mesh, unit.axis)[0], self._copies(unit.axis)
             if shards > 1:
                 itemsize = 4 if unit.kind == EXACT else self.training.itemsize
                 size = itemsize * weights.elements
-                sent[Sent("shard", "gather", size)] += weights.layers * self._gathers(unit)
+                sent[Sent("shard", "gather", size)] += weights.layers * self._gathers(unit, weights)
                 if weights.trained:
                     sent[Sent("shard", "scatter", 4 * weights.trained)] += weights.layers
             if copies > 1 and weights.trained:
@@ -159,7 +149,7 @@ class _Process:
                 sent[Sent("replicate", "reduce", size)] += weights.layers
         return sent
 
-    def _gathers(self, unit: _Unit) -> int:
+    def _gathers(self, unit: Unit, weights: _Weights) -> int:
         """Return how often a unit is gathered: before every pass, or only where it was freed."""
         if not self.setting.reshards:
             return 1
@@ -167,7 +157,7 @@ class _Process:
             return (2 + self.counts_first) * self.number
         gathers = stays = int(self.counts_first)
         for stage, kind, _ in self.actions:
-            if kind != "W" and unit.stage in (None, stage):
+            if kind != "W" and weights.stage in (None, stage):
                 gathers += not stays
                 stays = kind == "F"
         return gathers
@@ -175,7 +165,7 @@ class _Process:
     def _averaged(self) -> Counter[Sent]:
         """Return the sums of gradients of copies, once a step."""
         sent, totals = Counter[Sent](), Counter[str]()
-        for unit, weights in self._units.items():
+        for unit, weights in self._units:
             totals[unit.axis] += weights.layers * weights.trained
         for axis, elements in totals.items():
             if elements and self._copies(axis) > 1:

@@ -33,8 +33,10 @@ _GIGA = 2**30
 # Bytes that drivers hold outside of the caching allocator: for torch and its libraries on a GPU,
 # and for each group of processes that communicate.
 _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
-# Share of what a pass allocates and frees that a caching allocator holds besides.
-_SLACK = {"cuda": 0.06, "cpu": 0.02}
+# Share of what a pass allocates and frees that an allocator holds besides. On a CPU, these are
+# holes in the heap, measured of `base`: glibc gives a tensor the hole of another one of its size
+# only if 96 bytes beside it are free, which small objects take.
+_SLACK = {"cuda": 0.06, "cpu": 0.5}
 _OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments; writes of weight, moments
 
 
@@ -86,6 +88,7 @@ class Plan:
     Attributes:
       setting: that is planned.
       cluster: of the run.
+      sequences: that a process computes at once.
       memory: of each process of a pipeline; of one if there is none.
       worst: the process with the highest peak.
       seconds: of a step, by kind, on the process that computes longest.
@@ -104,6 +107,7 @@ class Plan:
 
     setting: Setting
     cluster: Cluster
+    sequences: int
     memory: tuple[Memory, ...]
     worst: int
     seconds: Seconds
@@ -196,6 +200,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     return Plan(
         setting=setting,
         cluster=cluster,
+        sequences=setting.micro_batch * training.sequences_per_row,
         memory=memory,
         worst=worst,
         seconds=seconds,

@@ -268,13 +268,15 @@ def cluster_named(name: str, *, cpu: Device | None = None) -> Cluster:
         kind, count = name, "1"  # as of mi300x
     kind = kind.replace("_", "").replace("-", "")
     device = cpu if kind == "cpu" else _BY_NAME.get(kind)
-    if device is None or int(count) < 1:
+    if device is None:
         names = ["cpu", *sorted(_BY_NAME)]
         nearest = next(iter(get_close_matches(kind, names, cutoff=0.5)), "h100")
         raise UnknownHardware(
-            f"the speed of {kind!r} of {name!r} is unknown: name one of {', '.join(names)} and a "
-            f"number of devices, such as {nearest}x8."
+            f"the speed of {kind!r} of {name!r} is unknown: name a device and a number of them, "
+            f"such as {nearest}x8. Devices are {', '.join(names)}."
         )
+    if int(count) < 1:
+        raise UnknownHardware(f"{name!r} has no device: name a number of them, such as {kind}x8.")
     return calibrated(device, int(count))
 
 

@@ -126,6 +126,7 @@ class Planner:
             state=self._state(),
             forward=cost.forward_pass(recipe.model, seq_len=recipe.seq_len),
             tokens_per_step=recipe.batch_size * recipe.step.sequences_per_row * recipe.seq_len,
+            sequences_per_row=recipe.step.sequences_per_row,
             other_bytes=cost.bytes_of(
                 parameter
                 for other in recipe.step.others()

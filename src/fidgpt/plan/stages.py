@@ -34,6 +34,7 @@ class Training:
       state: bytes of the optimizer and of averages for each trained element.
       forward: operations of the forward pass; utilisation counts three times as many.
       tokens_per_step: over all processes.
+      sequences_per_row: sequences of a row of a batch.
       num_steps: of the run.
       other_bytes: weights of other models that the loss is computed with.
       schedule: of a pipeline.
@@ -47,6 +48,7 @@ class Training:
     state: float
     forward: ForwardPass
     tokens_per_step: int
+    sequences_per_row: int
     num_steps: int
     other_bytes: int = 0
     schedule: Schedule = field(default_factory=TorchSchedule)
@@ -60,7 +62,7 @@ class Setting:
 
     Attributes:
       mesh: of its processes.
-      micro_batch: sequences that a process computes at once.
+      micro_batch: rows that a process computes at once.
       num_micro_batches: of a step.
       recompute: none, selective or full; "" as the config has it.
       reshards: whether FSDP frees gathered weights after each pass, or at the end of a step.

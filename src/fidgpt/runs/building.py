@@ -73,14 +73,14 @@ def require_present(cfg: Resolved, trainer: Trainer) -> None:
     """Look for the files and packages without which a run would end before its first step.
 
     Raises:
-      DataError, RunError, CheckpointError: the first that is not on this machine.
+      DataError, RunError, CheckpointError: the first that is not on this machine, or does not fit.
     """
     require_packages(trainer.trackers)
     for node in parts(cfg.bound):
         function = fdl.get_callable(node.value)
         if inspect.isfunction(function) and "require_present" in vars(function):
             arguments = {str(key): argument for key, argument in set_arguments(node.value).items()}
-            vars(function)["require_present"](**arguments)
+            vars(function)["require_present"](model=trainer.model, **arguments)
         elif hasattr(function, "require_present"):
             part: NeedsPresent = fdl.build(node.value)
             part.require_present()

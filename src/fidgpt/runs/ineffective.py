@@ -26,7 +26,9 @@ from fidgpt.model import (
 from fidgpt.optim import (
     Constant,
     CosineDecay,
+    InverseSqrtDecay,
     LinearDecay,
+    NoDecay,
     Phases,
     ScheduleFreeAdamW,
     WarmupCosine,
@@ -55,6 +57,7 @@ def without_effect(composition: Composition) -> list[str]:
     held = parts(composition.resolved.bound)
     unreached = _unreached(composition.resolved.bound, held)
     others = [*_repeating_entries(composition), *_heads_beside_the_width(composition)]
+    others += _unused_phases(composition)
     return [*_unused_blocks(held), *others, *unreached]
 
 
@@ -99,6 +102,29 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
         )
     if ScheduleFreeAdamW in kinds and _DECAYING & kinds:
         yield "schedule-free AdamW takes the place of a decaying rate: add fiddler:use_constant."
+
+
+def _unused_phases(composition: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive that sets what a schedule has no use for."""
+    causes = [cause for cause in composition.effects if cause.kind.role == "edit"]
+    named = {edit.path: cause.named for cause in causes for edit in cause.edits}
+    for node in parts(composition.resolved.bound):
+        if fdl.get_callable(node.value) is not Phases:
+            continue
+        part: Any = node.value
+        shape, lowest, of_shape = fdl.get_callable(part.shape), part.min_lr_ratio, part.shape
+        cause = named.get(f"{node.path}.min_lr_ratio")
+        is_idle = shape is NoDecay
+        if shape is InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
+            scales = computed(of_shape.timescale), computed(part.warmup)
+            scale: Any = next((one for one in scales if isinstance(one, int | float)), 0)
+            is_idle = scale * (steps if isinstance(scale, float) else 1) > steps * lowest**2
+        if cause and lowest and is_idle:
+            yield f"{cause}: the rate never falls as low as min_lr_ratio={lowest}: leave it out."
+        cycles = (part.cycles, part.cycle_length, getattr(of_shape, "cycles", None))
+        cause = named.get(f"{node.path}.rewarmup")
+        if cause and part.rewarmup and all(one in (None, 1) for one in cycles):
+            yield f"{cause}: a schedule of one cycle warms up once: add fiddler:use_cycles."
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:

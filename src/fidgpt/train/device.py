@@ -229,7 +229,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
-_MADV_HUGEPAGE, _LARGE_PAGE = 14, 2**21  # from Linux
+_MADV_DONTNEED, _MADV_HUGEPAGE, _LARGE_PAGE = 4, 14, 2**21  # from Linux
 # What a lack of memory is called where it has no class of its own.
 _LACKS = (
     *("can't allocate memory", "Cannot allocate memory", "cannot allocate memory", "bad_alloc"),
@@ -242,6 +242,16 @@ TRAIN_WITH_LESS = (
     "(fiddler:set_micro_batch_size), recompute activations (fiddler:use_recompute), or choose "
     "smaller sizes; --print=summary shows what each needs."
 )
+
+
+@functools.cache
+def _libc() -> Any:
+    """Return the C library, whose functions for memory take and return addresses."""
+    libc = ctypes.CDLL(None)
+    for function in (libc.sbrk, libc.malloc) if hasattr(libc, "sbrk") else ():
+        function.restype = ctypes.c_void_p
+    libc.free.argtypes = [ctypes.c_void_p]
+    return libc
 
 
 @functools.cache
@@ -258,7 +268,7 @@ def use_fast_memory() -> None:
     possible, torch aligns each large tensor to such pages, whose gaps take a tenth of the memory of
     GPT-2's training. Both save 2% of its step. THP_MEM_ALLOC_ENABLE=0 prevents both.
     """
-    name, libc = "THP_MEM_ALLOC_ENABLE", ctypes.CDLL(None)
+    name, libc = "THP_MEM_ALLOC_ENABLE", _libc()
     has_glibc = hasattr(libc, "mallopt")
     if has_glibc:
         libc.mallopt(_M_MMAP_MAX, 0)
@@ -276,14 +286,39 @@ def _reserve_large_pages(libc: Any) -> bool:
     strict = Path("/proc/sys/vm/overcommit_memory")  # 2: address space counts as memory
     if is_limited or not strict.exists() or strict.read_text().strip() == "2":
         return False
-    libc.sbrk.restype = libc.malloc.restype = ctypes.c_void_p
-    libc.free.argtypes = [ctypes.c_void_p]
-    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-    begin = libc.sbrk(0)
+    size, begin = _half_of_memory(), libc.sbrk(0)
     libc.free(libc.malloc(ctypes.c_size_t(size)))  # it stays at the end of the heap
     first, end = -(-begin // _LARGE_PAGE) * _LARGE_PAGE, libc.sbrk(0)
     room = ctypes.c_size_t(max(0, end - first))
-    return not libc.madvise(ctypes.c_void_p(first), room, _MADV_HUGEPAGE) and end - begin >= size
+    # The heap grows by less than was asked, because its end was free.
+    is_grown = end - begin > size // 2
+    return not libc.madvise(ctypes.c_void_p(first), room, _MADV_HUGEPAGE) and is_grown
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def resident_memory() -> int:
+    """Return the bytes of main memory that this process holds, once freed ones are returned.
+
+    `use_fast_memory` keeps what was freed, such as the memory of the tuning before a run. Where
+    Linux permits it, `peak_memory` forgets the peak until now.
+    """
+    libc, name = _libc(), Path("/proc/self/statm")
+    if hasattr(libc, "malloc_trim") and use_fast_memory.cache_info().currsize:
+        size = _half_of_memory()
+        libc.malloc_trim(ctypes.c_size_t(size))  # but for the end of the heap
+        if block := libc.malloc(ctypes.c_size_t(size // 2)):  # which is there
+            first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
+            room = ctypes.c_size_t(size // 2 - _LARGE_PAGE)
+            libc.madvise(ctypes.c_void_p(first), room, _MADV_DONTNEED)
+            libc.free(block)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # see proc(5)
+    if not name.exists():
+        return peak_memory(torch.device("cpu"))
+    return int(name.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_memory(device: torch.device) -> int:

@@ -23,6 +23,8 @@ _STARTS = [*product((0.0, 0.7, 1.4), (2.0, 6.0, 10.0, 16.0), (0.2, 0.5, 0.9))]
 _DRAWS, _STEPS = 200, 150
 _LEAST = 6  # runs: one more than the law has constants
 _SAME = 1.15  # ratio of operations up to which runs have the same budget
+_BEYOND = 10.0  # times the tokens for each parameter that runs had, up to which a law may go
+_MOST = 60.0  # of the logarithm of tokens for each parameter
 _TEN_PERCENT = (0.1, 0.9)  # quantiles of an interval of 80%
 
 
@@ -64,9 +66,27 @@ class Law:
         e, a, b, alpha, beta = self.constants
         return e + a / parameters**alpha + b / tokens**beta
 
+    @property
+    def tried(self) -> tuple[float, float]:
+        """The fewest and the most tokens for each parameter of a run."""
+        ratios = [run.tokens / run.parameters for run in self.runs]
+        return min(ratios), max(ratios)
+
     def best(self, flops: float) -> tuple[float, float]:
-        """Return the parameters and tokens with the lowest loss for a budget of operations."""
-        return _best(self.constants, flops / self.flops_per)
+        """Return the parameters and tokens with the lowest loss for a budget of operations.
+
+        Where the constants name far more or fewer tokens for each parameter than the runs had, they
+        are the nearest that a run had.
+        """
+        pairs = flops / self.flops_per
+        ratio = _ratio(self.constants, pairs)
+        if not self._is_known(ratio):
+            ratio = min(self.tried, key=lambda tried: abs(math.log(tried / ratio)))
+        return math.sqrt(pairs / ratio), math.sqrt(pairs * ratio)
+
+    def _is_known(self, ratio: float) -> bool:
+        fewest, most = self.tried
+        return fewest / _BEYOND <= ratio <= most * _BEYOND
 
     def interval(self, number: int) -> tuple[float, float]:
         """Return the interval in which 80% of the draws have a constant, by its place."""
@@ -74,7 +94,8 @@ class Law:
 
     def interval_of_best(self, flops: float) -> tuple[float, float]:
         """Return the interval in which 80% of the draws have the best number of parameters."""
-        return _interval([_best(draw, flops / self.flops_per)[0] for draw in self.draws])
+        pairs = flops / self.flops_per
+        return _interval([math.sqrt(pairs / _ratio(draw, pairs)) for draw in self.draws])
 
     def unknowns(self, flops: float | None = None) -> list[str]:
         """Return what the fit cannot tell, in sentences."""
@@ -92,6 +113,14 @@ class Law:
                     f"The exponent of {name} is between {low:.2f} and {high:.2f}: more runs with "
                     f"other numbers of {name} would tell."
                 )
+        ratio = 1.0 if flops is None else _ratio(self.constants, flops / self.flops_per)
+        if flops is not None and not self._is_known(ratio):
+            fewest, most = self.tried
+            lines.append(
+                f"The fit cannot tell the best size for {flops:.3g} FLOPs: {ratio:.2g} tokens for "
+                f"each parameter, where runs had {fewest:.3g} to {most:.3g}. What follows has the "
+                "nearest of these; more sizes and numbers of tokens would tell."
+            )
         largest = max(run.flops for run in self.runs)
         if flops is not None and flops > 10 * largest:
             lines.append(
@@ -191,14 +220,17 @@ def _constants(point: Tensor) -> tuple[float, float, float, float, float]:
     return math.exp(e), math.exp(a), math.exp(b), alpha, beta
 
 
-def _best(constants: Sequence[float], pairs: float) -> tuple[float, float]:
-    """Return the parameters and tokens of the lowest loss, given the product of the two."""
+def _ratio(constants: Sequence[float], pairs: float) -> float:
+    """Return the tokens for each parameter of the lowest loss, given the product of the two.
+
+    Where only one of them matters, it is the largest or smallest of a finite range.
+    """
     _, a, b, alpha, beta = constants
-    if min(alpha, beta) <= 0:
-        return math.sqrt(pairs / 20), math.sqrt(pairs * 20)
-    ratio = (alpha * a / (beta * b)) ** (1 / (alpha + beta))
-    parameters = ratio * pairs ** (beta / (alpha + beta))
-    return parameters, pairs / parameters
+    if min(a * alpha, b * beta) <= 0:
+        return math.exp(_MOST if a * alpha <= 0 else -_MOST)
+    # Of a alpha / N^alpha = b beta / D^beta.
+    exponent = (math.log(b * beta) - math.log(a * alpha)) * 2 + (alpha - beta) * math.log(pairs)
+    return math.exp(max(-_MOST, min(_MOST, exponent / (alpha + beta))))
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch.distributed as dist
@@ -50,26 +50,9 @@ def initial_weights(
             unchanged.
     """
     stored = _stored(Path(path).expanduser(), step)
-    has_codes = any(name.endswith(NF4_CODES) for name in stored.kinds)
-    with nullcontext() if has_codes else whole_weights(model, to_fill=True):
+    with _like(stored, model):
         own = model_tensors(model)
-        _check_words(own, only, renamed or {})
-        wanted = [name for name in own if any(_selects(p).fullmatch(name) for p in only)]
-        theirs = {name: _renamed(name, renamed or {}) for name in wanted}
-        taken = {name: there for name, there in theirs.items() if there in stored.kinds}
-        absent = {name: there for name, there in theirs.items() if name not in taken}
-        wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
-        if tuple(only) != ("*",) or not taken:
-            wrong = wrong or [*absent]
-        if wrong:
-            raise CheckpointError(
-                f"{path} does not have {_some(wrong)}; it has {_some(stored.kinds)}. Map names in "
-                "this model to names there with `renamed`, or select others with `only`."
-            )
-        kinds = {name: stored.kinds[there] for name, there in taken.items()}
-        shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
-        if wrong := mismatches(shaped, {name: own[name] for name in taken}):
-            raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
+        taken = _matched(stored, own, path, only, renamed or {})
         stored.read_into({there: own[name] for name, there in taken.items()})
         if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
             return
@@ -81,10 +64,56 @@ def initial_weights(
             print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
-def _require_present(path: str | Path, *, step: int | None = None, **others: object) -> None:
-    """Raise CheckpointError if there are no weights; see `initial_weights` for the arguments."""
-    del others
-    _stored(Path(path).expanduser(), step)
+def _like(stored: Stored, model: nn.Module) -> AbstractContextManager[None]:
+    """Context in which weights in four bits are whole, unless their codes are stored."""
+    has_codes = any(name.endswith(NF4_CODES) for name in stored.kinds)
+    return nullcontext() if has_codes else whole_weights(model, to_fill=True)
+
+
+def _matched(
+    stored: Stored,
+    own: Mapping[str, Tensor],
+    path: str | Path,
+    only: Sequence[str],
+    renamed: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the names in the source of the tensors to copy, by their names in the model.
+
+    Raises:
+        CheckpointError: as of `initial_weights`.
+    """
+    _check_words(own, only, renamed)
+    wanted = [name for name in own if any(_selects(p).fullmatch(name) for p in only)]
+    theirs = {name: _renamed(name, renamed) for name in wanted}
+    taken = {name: there for name, there in theirs.items() if there in stored.kinds}
+    absent = {name: there for name, there in theirs.items() if name not in taken}
+    wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
+    if tuple(only) != ("*",) or not taken:
+        wrong = wrong or [*absent]
+    if wrong:
+        raise CheckpointError(
+            f"{path} does not have {_some(wrong)}; it has {_some(stored.kinds)}. Map names in "
+            "this model to names there with `renamed`, or select others with `only`."
+        )
+    kinds = {name: stored.kinds[there] for name, there in taken.items()}
+    shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
+    if wrong := mismatches(shaped, {name: own[name] for name in taken}):
+        raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
+    return taken
+
+
+def _require_present(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    only: Sequence[str] = ("*",),
+    renamed: Mapping[str, str] | None = None,
+    step: int | None = None,
+) -> None:
+    """Raise CheckpointError if there are no weights that fit; see `initial_weights`."""
+    stored = _stored(Path(path).expanduser(), step)
+    with _like(stored, model):
+        _matched(stored, model_tensors(model), path, only, renamed or {})
 
 
 vars(initial_weights)["require_present"] = _require_present

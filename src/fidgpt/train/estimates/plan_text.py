@@ -46,7 +46,7 @@ def plan_text(planner: Planner, plan: Plan, *, price: float | None, color: bool)
         ("mesh", str(setting.mesh)),
         (
             "micro-batches",
-            f"{setting.num_micro_batches} of {counted(setting.micro_batch, 'sequence')}",
+            f"{setting.num_micro_batches} of {counted(plan.sequences, 'sequence')}",
         ),
         ("memory", f"{bytes_text(int(plan.peak))}{of}: {verdict} {bytes_text(int(device.memory))}"),
         *kinds_of_memory(plan),

@@ -10,7 +10,7 @@ import torch
 
 from fidgpt.files import write_whole
 from fidgpt.plan import Plan
-from fidgpt.train.device import peak_memory
+from fidgpt.train.device import resident_memory
 
 _LEAST = 20  # steps, after which a difference is reported
 _SAID = 0.15  # relative difference of planned and measured that is reported
@@ -26,7 +26,7 @@ class PlannedRun:
 
     def __init__(self, device: torch.device) -> None:
         # Of a CPU, the memory of the process counts, which has Python and torch in it.
-        self._before = peak_memory(device) if device.type == "cpu" else 0
+        self._before = resident_memory() if device.type == "cpu" else 0
         self._seconds: list[float] = []
         self._bytes = 0
 
@@ -47,12 +47,14 @@ class PlannedRun:
         }
         write_whole(directory / FILE, json.dumps({"planned": planned, "measured": measured}) + "\n")
         lines = []
+        remedy = "`python -m fidgpt.calibrate` measures this machine for the next plan."
         for kind, unit in (("seconds", "s a step"), ("bytes", "bytes of memory")):
             ratio = measured[kind] / max(planned[kind], 1e-9)
             if abs(ratio - 1) > _SAID and len(self._seconds) >= _LEAST:
                 lines.append(
                     f"Measured {measured[kind]:,.4g} {unit}, where the plan says "
-                    f"{planned[kind]:,.4g}: {ratio:.2f} times as much. `python -m "
-                    "fidgpt.calibrate` measures this machine for the next plan."
+                    f"{planned[kind]:,.4g}: {ratio:.2f} times as much."
+                    + f" {remedy}"
+                    * (kind == "seconds")
                 )
         return lines

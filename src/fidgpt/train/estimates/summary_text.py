@@ -243,7 +243,7 @@ def kinds_of_memory(plan: Plan) -> Rows:
     sizes = {kind.name: getattr(memory, kind.name) for kind in fields(memory)}
     sizes["activations"] += sizes.pop("freed")
     before = ", freed before the peak" if memory.freed else ""
-    rows_text = counted(plan.setting.micro_batch, "sequence")
+    rows_text = counted(plan.sequences, "sequence")
     of = {"activations": f" of {rows_text}{before}"}
     rows = [
         (f"  {name}", f"{bytes_text(int(size))}{of.get(name, '')}")
@@ -316,7 +316,7 @@ def _device_text(facts: Facts) -> str:
 
 def memory_text(facts: Facts) -> str:
     """Describe in short what a device needs."""
-    memory, rows = facts.memory, counted(facts.plan.setting.micro_batch, "sequence")
+    memory, rows = facts.memory, counted(facts.plan.sequences, "sequence")
     share = bytes_text(int(memory.activations + memory.temporary + memory.freed))
     activations = f"{share} of it activations of {rows}" if facts.plan.is_executed else _UNKNOWN
     return f"{bytes_text(int(facts.plan.peak))} per device, {activations}{_lack_text(facts)}"
