@@ -4,6 +4,7 @@ In the terminal, `/help` lists the commands that the program takes rather than t
 """
 
 import contextlib
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,6 @@ flags.DEFINE_string("token", None, "Secret that callers of --serve have to name.
 flags.DEFINE_integer("answers", 16, "Number of answers that --serve writes at once.", 1)
 
 _OF_SERVER = ("host", "port", "token", "answers")
-_HELP = """\
-/system TEXT      begin a new conversation with the system message TEXT; without TEXT, with none
-/temperature X    0 is greedy; without X it is shown
-/reset            begin a new conversation
-/history          show this one
-/quit             end, as Ctrl-D does; Ctrl-C ends an answer"""
 
 
 def run() -> None:
@@ -69,7 +64,14 @@ def main(arguments: list[str]) -> None:
 
 
 class _Conversation:
-    """A conversation in the terminal."""
+    """A conversation in the terminal.
+
+    /system TEXT      begin a new conversation with the system message TEXT; without TEXT, with none
+    /temperature X    0 is greedy; without X it is shown
+    /reset            begin a new conversation
+    /history          show this one
+    /quit             end, as Ctrl-D does; Ctrl-C ends an answer
+    """
 
     def __init__(self, assistant: "Assistant") -> None:
         self._assistant = assistant
@@ -109,9 +111,8 @@ class _Conversation:
                 return self._temperature(rest)
             case "/history":
                 return "\n".join(f"{m['role']}: {m['content']}" for m in self._messages)
-            case "/help":
-                return _HELP
-        return f"There is no {command}.\n{_HELP}"
+        commands = (inspect.getdoc(self) or "").partition("\n\n")[2]
+        return commands if command == "/help" else f"There is no {command}.\n{commands}"
 
     def _temperature(self, text: str) -> str:
         try:
