@@ -197,17 +197,24 @@ def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
     """Hold the lock for making `directory`; the kernel releases it if the process dies.
 
     Other processes wait for it, after a call of `on_wait`. On a file system without locks nothing
-    waits, and this yields False. The file that is locked stays, hidden beside `directory`.
+    waits, and this yields False.
     """
-    with (directory.parent / f".{directory.name}.fidgpt-lock").open("wb") as file:
-        has_lock = True
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            has_lock = False
+    path, has_lock = directory.parent / f".{directory.name}.fidgpt-lock", True
+    with contextlib.ExitStack() as stack:
+        stack.callback(path.unlink, missing_ok=True)
+        while has_lock:
+            file = stack.enter_context(path.open("wb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                has_lock = False
+            # The previous holder removed its file, and another process may have made a new one.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
         yield has_lock
 
 
