@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
@@ -91,26 +91,12 @@ def resolve_checked(root: Any) -> binding.Resolved:
     return resolved
 
 
-@overload
 def build(
-    root: fdl.Config[T],
+    root: fdl.Config[T] | fdl.Partial[Any] | binding.Resolved | list[Any] | dict[str, Any],
     *,
     constraints: Iterable[Constraint] = (),
     within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> T: ...
-@overload
-def build(
-    root: binding.Resolved | fdl.Partial[Any] | list[Any] | dict[str, Any],
-    *,
-    constraints: Iterable[Constraint] = (),
-    within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> Any: ...
-def build(
-    root: Any,
-    *,
-    constraints: Iterable[Constraint] = (),
-    within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> Any:
+) -> T:
     """Check, bind and build a graph: `fdl.build`, with errors that name the path and the remedy.
 
     Args:
