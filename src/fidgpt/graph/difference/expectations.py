@@ -100,21 +100,6 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
     yield from filter(None, others.values())
 
 
-def renumbered(
-    expects: Mapping[str, Any], comparison: Comparison
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the numbers that a patch expects and that another graph changed: path, old and new."""
-    number_in = numbers_in(comparison.new.root)
-    for path, was in expects.items():
-        if isinstance(was, list | dict):
-            continue
-        ref = follow(comparison.old.root, path)
-        successor = comparison.successor(ref.container)
-        now = fdl.NO_VALUE if successor is None else number_in(successor, ref.key)
-        if now not in (was, fdl.NO_VALUE):  # a value that is gone conflicts itself
-            yield path, was, now
-
-
 def _given(part: fdl.Buildable) -> dict[str, Any]:
     return {str(key): outside(value) for key, value in fiddle.set_arguments(part).items()}
 

@@ -2,8 +2,8 @@
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fiddle as fdl
@@ -12,20 +12,19 @@ from fidgpt.graph import cloning, codec, errors, fiddle, files
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.difference.expectations import expected, renumbered, unmet
+from fidgpt.graph.difference.expectations import expected, unmet
 from fidgpt.graph.difference.places import (
     both,
     checked_place,
     follow,
     held,
-    keys_of,
     outside,
     text_of,
 )
 from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef
-from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
+from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
@@ -295,31 +294,25 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
     """Return a graph with what two people changed in one.
 
     Raises:
-      ConfigErrors: both changed a place in two ways, or one changed what the other took away; each
-        with its path and both values.
+      ConfigErrors: both changed a place in two ways, or one cannot take what the other
+        changed; each with its path.
       ConfigError: a value has no form in a file.
     """
-    makers = _Maker(base, ours), _Maker(base, theirs)
-    patches = [maker.patch() for maker in makers]
-    contents = _contents(patches[0]), _contents(patches[1])
-    conflicts = [
-        *_same_place(*contents),
-        *_replaced_around(makers[1], contents, ("ours", "theirs")),
-        *_replaced_around(makers[0], contents[::-1], ("theirs", "ours")),
-        *_renumbered(patches[0], makers[1], ("ours", "theirs")),
-        *_renumbered(patches[1], makers[0], ("theirs", "ours")),
-    ]
-    errors.raise_all(list(dict.fromkeys(conflicts)))
+    patches = [patch_of(base, ours), patch_of(base, theirs)]
+    contents = [_contents(patch) for patch in patches]
+    conflicts = [*_same_place(*contents)]
+    alike = contents[0].keys() & contents[1].keys()
+    sides = (patches[0], "ours", theirs, "theirs"), (patches[1], "theirs", ours, "ours")
+    for patch, name, graph, other in sides:
+        rest = {path: change for path, change in patch.changes.items() if path not in alike}
+        try:
+            apply_all(graph, [replace(patch, changes=rest)])
+        except errors.ConfigError as error:
+            why = f"So {other} cannot take what {name} changed."
+            conflicts += [f"{mistake} {why}" for mistake in error.mistakes]
+            break  # the other way round, the same would be wrong
+    errors.raise_all(conflicts)
     return apply_all(base, patches)
-
-
-def _renumbered(patch: Patch, maker: _Maker, names: tuple[str, str]) -> Iterator[str]:
-    """Yield the numbers of items that a patch expects and the graph of another one changed."""
-    for path, was, now in renumbered(patch.expects, maker.comparison):
-        yield (
-            f"{path}: {names[1]} is {text_of(now)}, and what {names[0]} sets for single items is "
-            f"for {text_of(was)}."
-        )
 
 
 def _contents(patch: Patch) -> _Contents:
@@ -353,30 +346,3 @@ def _same_place(ours: _Contents, theirs: _Contents) -> Iterator[str]:
             if aspect in other and change[aspect] != other[aspect]:
                 texts = change[aspect][1], other[aspect][1]
                 yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
-
-
-def _replaced_around(
-    maker: _Maker, contents: Sequence[_Contents], names: tuple[str, str]
-) -> Iterator[str]:
-    """Yield the changes inside of a node or list that the other graph has no more.
-
-    Args:
-      maker: of the patch of the other graph.
-      contents: what was changed, and what the other one changed.
-      names: who they are.
-    """
-    for path, change in contents[0].items():
-        value, place = maker.comparison.old.root, ""
-        for key in keys_of(path):
-            is_part, around = IS_PART[type(value)], contents[1].get(place, {})
-            successor = maker.comparison.successor(value) if is_part else None
-            is_kept = is_part and fiddle.kind_of(successor) is fiddle.kind_of(value)
-            if not is_kept and (is_part or "value" in around):
-                texts = [" and ".join(text for _, text in one.values()) for one in (change, around)]
-                yield (
-                    f"{path}: {names[0]} is {texts[0]}, and {names[1]} is "
-                    f"{texts[1] or 'without it'} at {place or 'the root'}."
-                )
-                break
-            place = join(place, step_from(value, key))
-            value = held(value, key)
