@@ -375,7 +375,9 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
         above = node.parents[0][0] if node.parents else node
         formula = above.parents[0][0] if above.parents else above
         if is_formula(formula.value) and above is not formula:
-            yield _formula_error(name, formula)
+            why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
+            remedy = f"Write the path of a number in its place, or {formula.path}*=2 for its own."
+            yield ConfigError(f"{why}.\n  {remedy}", place=formula.path)
         else:
             paths.append(path)
     if paths:
@@ -388,27 +390,6 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
             place=paths[0],
             sources=paths,
         )
-
-
-def _formula_error(name: str, formula: Node) -> ConfigError:
-    """Return the error of a formula whose tag no enclosing node sets, with what to write."""
-    root = formula
-    while root.parents:
-        root = root.parents[0][0]
-    settings = [
-        join(node.path, step_to(key))
-        for node in parts(root.value)
-        for key, tags in _tags(node.value, is_set=True).items()
-        if name in {tag.__name__ for tag in tags}
-    ]
-    if formula.path in settings:
-        remedy = f"To change its present value, write for example {formula.path}*=2."
-    elif settings:
-        remedy = f"{settings[0]} sets it for what is inside: write {{{settings[0]}}}."
-    else:
-        remedy = "Write the path of a number in its place."
-    why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
-    return ConfigError(f"{why}.\n  {remedy}", place=formula.path)
 
 
 def _enclosing(node: Node, paths: list[str]) -> str:

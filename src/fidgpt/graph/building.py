@@ -203,7 +203,8 @@ def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
     return [
         name
         for name, value in arguments.items()
-        if f"{name}=" in text and _has_words(text, f"{name}={value!r}")
+        if f"{name}=" in text
+        and re.search(rf"(?<![\w.\]]){re.escape(f'{name}={value!r}')}(?!\w|\.\d)", text)
     ]
 
 
@@ -218,11 +219,6 @@ def shown_last(text: str, arguments: Mapping[str, Any]) -> list[str]:
         for name, value in arguments.items()
         if any(repr(x) in last for x in (value if isinstance(value, list | tuple) else [value]))
     ]
-
-
-def _has_words(text: str, words: str) -> bool:
-    """Whether a text has some words that are not part of a longer name or number."""
-    return re.search(rf"(?<![\w.\]]){re.escape(words)}(?!\w|\.\d)", text) is not None
 
 
 def constraint_errors(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
