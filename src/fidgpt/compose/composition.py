@@ -285,17 +285,17 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
     """Return the error message for a directive of no known kind."""
     known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
-        meant = f"{likely}:{text}"
+        text = f"{likely}:{text}"
     elif text in known:
-        meant = f"{text}:{known[text].syntax}"
-    elif not kind and "=" in text:
-        meant = f"set:{text}"
-    else:
+        text = f"{text}:{known[text].syntax}"
+    elif kind or "=" not in text:
         return (
             f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
             "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
         )
-    return f"a directive starts with its kind and a colon: {meant}"
+    else:
+        text = f"set:{text}"
+    return f"a directive starts with its kind and a colon: {text}"
 
 
 def _remedy(composition: Composition, error: ConfigError, directive: str) -> str:
@@ -305,12 +305,8 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     container = graph.find_parameter(composition.config, error.place).value
     if error.place.endswith("model.blocks"):
-        model = graph.find_parameter(composition.config, error.place.removesuffix(".blocks")).value
-        if graph.computed(getattr(model, "num_layers", None)) == len(container):
-            return (
-                f"\nnum_layers is {len(container)}, and each layer has an entry of its own: set "
-                "the depth before fiddler:unroll to have more."
-            )
+        if any("unroll" in effect.text for effect in composition.effects):
+            return "\nSet the depth before fiddler:unroll to have more."
         return (
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."

@@ -9,13 +9,13 @@ import fiddle as fdl
 
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition
-from fidgpt.compose.conflicts import described, overridden, own_errors
+from fidgpt.compose.conflicts import overridden, own_errors
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.provenance import places_of
+from fidgpt.graph.provenance import places_of, short_text
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
         changes.append(text)
         if verbose:
             changes += [
-                f"  {edit.path}: {described(edit.before)} -> {described(edit.after)}"
+                f"  {edit.path}: {short_text(edit.before)} -> {short_text(edit.after)}"
                 for edit in effect.edits
             ]
     idle = [

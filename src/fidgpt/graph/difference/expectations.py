@@ -12,7 +12,7 @@ path, and compared before it is applied:
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import fiddle as fdl
@@ -27,7 +27,6 @@ from fidgpt.graph.difference.places import (
     held,
     keys_of,
     outside,
-    value_at,
 )
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.paths import ParameterRef, num_entries
@@ -76,7 +75,7 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
     number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
-            yield from _changed_since(path, was["set"], value_at(root, path))
+            yield from _changed_since(path, was["set"], _value_at(root, path))
         elif not isinstance(was, list):
             try:
                 ref = follow(root, path)
@@ -90,7 +89,7 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
                     "them: take the difference again from a config that agrees in this.",
                     place=path,
                 )
-    outline = cache(lambda place: outside(value_at(root, place)))
+    outline = cache(lambda place: outside(_value_at(root, place)))
     others: dict[str, Unmet | None] = {}
     for path in changed if expects else ():
         for place, items, index in _lists_on(root, path):
@@ -126,6 +125,10 @@ def _other_item(ref: ParameterRef, was: list[Any], now: list[Any], index: int) -
         path = f"{ref.path}[{index}]"
         return Unmet(f"{path}: {wrong}: {_REMEDY}.", place=path)
     return None
+
+
+def _value_at(root: Any, path: str) -> Any:
+    return reduce(held, keys_of(path), root)
 
 
 def _repeats(holder: Any) -> Mapping[str, str]:

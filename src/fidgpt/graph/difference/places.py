@@ -109,14 +109,6 @@ def follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
     return ref
 
 
-def value_at(root: Any, path: str) -> Any:
-    """Return what stands at a path; `fdl.NO_VALUE` where there is nothing."""
-    value = root
-    for key in keys_of(path):
-        value = held(value, key)
-    return value
-
-
 def checked_place(
     root: Any, path: str, change: Mapping[str, Any], find: codec.Find
 ) -> ParameterRef:
