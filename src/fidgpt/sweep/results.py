@@ -84,17 +84,15 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
     """Write `table.jsonl`, and the same as a spreadsheet; the caller holds the lock."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_whole(directory / TABLE, lines)
-    axes = list(dict.fromkeys(label for row in rows for label in row["values"]))
-    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    sheet = [[*_FIRST, *axes, *metrics, *_LAST]]
+    axes, metrics = (
+        dict.fromkeys(x for row in rows for x in row[k]) for k in ("values", "metrics")
+    )
+    text, names = io.StringIO(), dict.fromkeys([*_FIRST, *axes, *metrics, *_LAST])
+    sheet = csv.DictWriter(text, names, restval="", extrasaction="ignore", lineterminator="\n")
+    sheet.writeheader()
     for row in rows:
-        cells = [row[key] for key in _FIRST]
-        cells += [row["values"].get(label, "") for label in axes]
-        cells += [row["metrics"].get(name, "") for name in metrics]
-        cells += [row[key] for key in _LAST[:-1]]
-        sheet.append([*cells, " ".join(row["directives"])])
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sheet)
+        own = row["values"] | row["metrics"]
+        sheet.writerow(own | row | {"directives": " ".join(row["directives"])})
     write_whole(directory / SHEET, text.getvalue())
 
 

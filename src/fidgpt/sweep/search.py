@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -207,13 +207,14 @@ def pruner(name: str | None) -> pruners.BasePruner:
     Raises:
       ConfigError: there is no such rule.
     """
-    if name is None:
-        return pruners.NopPruner()
-    if name == "median":
-        return pruners.MedianPruner(n_warmup_steps=_SHARES // 10)
-    if name == "asha":
-        return pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_HALVING)
-    raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
+    rules: dict[str | None, Callable[[], pruners.BasePruner]] = {
+        None: pruners.NopPruner,
+        "median": partial(pruners.MedianPruner, n_warmup_steps=_SHARES // 10),
+        "asha": partial(pruners.SuccessiveHalvingPruner, 1, _HALVING),
+    }
+    if name not in rules:
+        raise ConfigError(f"--stop={name}: there is no such rule. Write asha or median.")
+    return rules[name]()
 
 
 @dataclass(frozen=True)
