@@ -5,7 +5,6 @@ It takes the words of `fidgpt train`; one with several values is an axis, and ax
 """
 
 import importlib
-import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -248,10 +247,9 @@ def _sweep(console: "Console") -> int | None:
 
 
 def _search(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
+    from fidgpt.data.errors import import_extra
 
-    if importlib.util.find_spec("optuna") is None:
-        raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
+    import_extra("optuna", extra="search", purpose="--search")
     from fidgpt.sweep.search import Search, space
 
     stop = FLAGS.stop[-1] if FLAGS.stop else None

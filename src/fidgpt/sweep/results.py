@@ -84,10 +84,8 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
     """Write `table.jsonl`, and the same as a spreadsheet; the caller holds the lock."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_whole(directory / TABLE, lines)
-    axes, metrics = (
-        dict.fromkeys(x for row in rows for x in row[k]) for k in ("values", "metrics")
-    )
-    text, names = io.StringIO(), dict.fromkeys([*_FIRST, *axes, *metrics, *_LAST])
+    varying = [name for key in ("values", "metrics") for row in rows for name in row[key]]
+    text, names = io.StringIO(), dict.fromkeys([*_FIRST, *varying, *_LAST])
     sheet = csv.DictWriter(text, names, restval="", extrasaction="ignore", lineterminator="\n")
     sheet.writeheader()
     for row in rows:

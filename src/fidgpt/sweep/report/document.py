@@ -1,7 +1,6 @@
 """The report of a sweep as an HTML page, with the commands that it suggests."""
 
 import html
-import importlib.util
 import math
 import shlex
 import statistics
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.compose.reproduction import allow_flags, program, train_command
+from fidgpt.data.errors import import_extra
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
@@ -335,21 +335,15 @@ def page(document: dict[str, Any]) -> str:
     """Return a report, as `document` makes it, as an HTML page that needs no other file.
 
     Raises:
-      ConfigError: Plotly is missing.
+      DataError: Plotly is missing.
     """
-    if importlib.util.find_spec("plotly") is None:
-        raise ConfigError(
-            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
-            "tables alone, with --nopage"
-        )
-    from plotly.offline import get_plotlyjs  # late: an extra
-
+    plotly = import_extra("plotly.offline", extra="report", purpose="the page of a report")
     return assembled(
         resources.files("fidgpt.sweep.report"),
         _SCRIPTS,
         title=document["title"],
         data=document,
-        library=get_plotlyjs(),
+        library=plotly.get_plotlyjs(),
         # Plotly writes styles of its own, draws pictures, and makes functions for the graphics
         # card.
         policy="form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; img-src data: "
@@ -390,7 +384,7 @@ def write_page(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing.
+      DataError: Plotly is missing.
       OSError: the file cannot be written.
     """
     path = report.directory / "report.html" if out is None else Path(out)
