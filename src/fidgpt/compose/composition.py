@@ -12,12 +12,7 @@ import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose import directives as registry
-from fidgpt.compose.catalogue import (
-    Catalogue,
-    called,
-    own_catalogue,
-    require_none,
-)
+from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.compose.messages import Written, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit

@@ -10,17 +10,10 @@ import fiddle as fdl
 
 from fidgpt.graph import cloning, codec, errors, fiddle, files
 from fidgpt.graph.bound import BoundGraph
+from fidgpt.graph.difference import places
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.difference.expectations import expected, unmet
-from fidgpt.graph.difference.places import (
-    both,
-    checked_place,
-    follow,
-    held,
-    outside,
-    text_of,
-)
 from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef
@@ -107,7 +100,7 @@ class _Maker:
             return IS_PART[type(old)] and self._kept(new) is old
         if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
             return is_same(old, new)
-        items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+        items = list(places.both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
         return len(old) == len(new) and all(self._is_alike(*pair) for _, pair in items)
 
     def _compare(self, old: Any, new: Any) -> None:
@@ -116,10 +109,12 @@ class _Maker:
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [codec.name_of(call) for call in calls]
-        for key, values in both(fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE):
+        for key, values in places.both(
+            fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
+        ):
             with errors.at(place := join(path, step_to(key))):
                 self._place(place, *values)
-        for key, tags in both(
+        for key, tags in places.both(
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
         ):
             if tags[0] != tags[1]:
@@ -134,12 +129,12 @@ class _Maker:
         is_alike = fiddle.kind_of(old) is fiddle.kind_of(new)
         is_open = is_alike and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
-            items = list(both(old, new, fdl.NO_VALUE))
+            items = list(places.both(old, new, fdl.NO_VALUE))
         elif is_open and isinstance(old, list) and len(old) == len(new):
             items = list(enumerate(zip(old, new, strict=True)))
         else:
             change = self._at(path)
-            change |= {} if old is fdl.NO_VALUE else {"old": outside(old)}
+            change |= {} if old is fdl.NO_VALUE else {"old": places.outside(old)}
             change |= {} if new is fdl.NO_VALUE else {"new": codec.encode(new, self._refer)}
             return
         for key, values in items:
@@ -216,11 +211,11 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
     root = cloning.clone(root)
-    places: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
+    planned: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
 
     def keep(path: str) -> Any:
-        return follow(root, path, is_there=True).value
+        return places.follow(root, path, is_there=True).value
 
     for patch in patches:
         made: dict[str, Any] = {}
@@ -231,12 +226,12 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         for path, change in patch.changes.items():
             try:
                 with _at(path):
-                    ref = checked_place(root, path, change, find)
+                    ref = places.checked_place(root, path, change, find)
             except errors.ConfigError as error:
                 messages.append(error)
             else:
                 new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
-                places.append((path, ref, change, new))
+                planned.append((path, ref, change, new))
         errors.raise_all([*messages, *unmet(root, patch.changes, patch.expects)])
         for path, entry in patch.parts.items():
             with _at(path):
@@ -244,11 +239,11 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
-    called = [held(ref.container, ref.key) for _, ref, _, _ in places]
-    for path, ref, change, _ in places:
+    called = [places.held(ref.container, ref.key) for _, ref, _, _ in planned]
+    for path, ref, change, _ in planned:
         with _at(path):
             _remove(ref, change, find)
-    for (path, _, change, _), part in zip(places, called, strict=True):
+    for (path, _, change, _), part in zip(planned, called, strict=True):
         if "call" in change:
             name = change["call"][1]
             try:
@@ -257,7 +252,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
             except TypeError:
                 message = f"{path or 'the root'}: {name} does not take all arguments set there."
                 raise errors.ConfigError(message) from None
-    for path, ref, change, new in places:
+    for path, ref, change, new in planned:
         with _at(path):
             if not path and "new" in change:
                 root = new
@@ -276,7 +271,7 @@ def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> N
         if (tag := codec.find_tag(name, find)) in fdl.get_tags(ref.container, ref.key):
             fdl.remove_tag(ref.container, ref.key, tag)
     is_gone = "old" in change and "new" not in change
-    if is_gone and held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
+    if is_gone and places.held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
         ref.write(fdl.NO_VALUE)
 
 
@@ -330,7 +325,7 @@ def _contents(patch: Patch) -> _Contents:
         own = contents[path] = {}
         if "old" in change or "new" in change:
             new = change.get("new", fdl.NO_VALUE)
-            own["value"] = repr(decoded(new)), text_of(new, patch.parts)
+            own["value"] = repr(decoded(new)), places.text_of(new, patch.parts)
         if "call" in change:
             own["call"] = ("", f"a call of {change['call'][1]}")
         if "tags" in change:
