@@ -19,8 +19,8 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
+from fidgpt.errors import run_command
 from fidgpt.graph import Config, ConfigError, fiddle, hints
-from fidgpt.graph.errors import run_command
 from fidgpt.graph.walk import parts
 
 OWN = "fidgpt.configs"

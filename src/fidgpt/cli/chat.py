@@ -12,6 +12,7 @@ from absl import flags
 
 from fidgpt.cli import app, sampling
 from fidgpt.cli.trained import one_directory
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.cli.answers import Assistant
@@ -42,7 +43,6 @@ def main(arguments: list[str]) -> None:
       RunError: there is no run, or there is not enough memory.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "chat")

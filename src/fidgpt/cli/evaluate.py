@@ -12,6 +12,7 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.trained import load_trained, naming, one_directory
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -64,7 +65,6 @@ def main(arguments: list[str]) -> None:
         --out cannot be written.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.parallel import DataParallel
     from fidgpt.train.device import within_memory
 

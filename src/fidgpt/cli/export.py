@@ -10,6 +10,7 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.trained import load_trained
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -41,7 +42,6 @@ def main(arguments: list[str]) -> None:
       OSError: the directory cannot be written.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.interop import save_gguf, save_hf
     from fidgpt.interop.hugging_face.files import is_hub_directory
 

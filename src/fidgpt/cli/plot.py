@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from fidgpt.cli import app
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.curves import Curve, Recorded
@@ -56,7 +57,6 @@ def main(arguments: list[str]) -> None:
     # Late: --help loads neither torch nor Matplotlib.
     from fidgpt import curves
     from fidgpt.data.errors import import_extra
-    from fidgpt.graph import ConfigError
 
     out = Path(FLAGS.out or "curves.png")
     if not arguments:

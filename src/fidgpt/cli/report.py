@@ -5,6 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli import app
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -60,8 +61,6 @@ def main(arguments: list[str]) -> None:
 
 
 def _directory(arguments: list[str]) -> Path:
-    from fidgpt.graph import ConfigError
-
     match arguments:
         case ["report", directory] | [directory] if directory != "report":
             return Path(directory)

@@ -15,6 +15,7 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, answered
+from fidgpt.errors import ConfigError, at, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,8 +129,6 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _check_flags() -> None:
-    from fidgpt.graph import ConfigError
-
     if FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists():
         raise ConfigError(
             f"--run_dir={FLAGS.run_dir} holds a run: name a directory of the sweep's own."
@@ -177,8 +176,6 @@ def _runner() -> "Runner":
       ConfigError: there is no such runner, or it does not take these arguments.
     """
     from fidgpt.compose.catalogue import call_with
-    from fidgpt.graph import ConfigError, suggest
-    from fidgpt.graph.errors import at
     from fidgpt.graph.expressions import parse_call
 
     with at(f"--runner={FLAGS.runner:.80}"):
@@ -210,7 +207,6 @@ def _stopped(console: "Console", directory: Path) -> int:
 
 
 def _sweep(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
     from fidgpt.sweep import Sweep
     from fidgpt.sweep.axes import MAKERS, Axis
     from fidgpt.sweep.objective import refuse_unreported
@@ -267,7 +263,6 @@ def _search(console: "Console") -> int | None:
 
 
 def _bisect(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
     from fidgpt.sweep.bisection import Bisection, Stopped
 
     good, _, bad = FLAGS.bisect.rpartition(":")

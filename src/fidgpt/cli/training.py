@@ -14,8 +14,8 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.reproduction import allow_flags
+from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError, Resolved, fingerprint
-from fidgpt.graph.errors import raise_all
 from fidgpt.processes.ranks import RanksError
 from fidgpt.runs import shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of, require_present

@@ -10,8 +10,8 @@ import fiddle as fdl
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_base
 from fidgpt.compose.messages import directives_error
+from fidgpt.errors import listed
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import listed
 from fidgpt.graph.paths import ParameterRef, follow, parse_path
 from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of
 

@@ -28,9 +28,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import at, is_user_error
 from fidgpt.graph import ConfigError, clone, read_value, suggest
 from fidgpt.graph.codec import TORCH_MODULES, find_name, is_tag
-from fidgpt.graph.errors import at, is_user_error
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol

@@ -14,9 +14,9 @@ from fidgpt import graph
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.compose.messages import Written, directive_error, label
+from fidgpt.errors import MissingEntry, at
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MissingEntry, at
 from fidgpt.graph.secrets import require_names
 
 

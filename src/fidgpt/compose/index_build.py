@@ -17,10 +17,10 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, base_of, checksum
+from fidgpt.errors import run_command
 from fidgpt.files import atomic_path
 from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
 from fidgpt.graph.docs import description, doc_of, first_sentence
-from fidgpt.graph.errors import run_command
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fitting import builds, fitting
 from fidgpt.graph.paths import ParameterRef, find_parameter

@@ -24,8 +24,8 @@ import yaml
 
 from fidgpt.compose.messages import Written, directive_error
 from fidgpt.compose.sources import is_url, read_text
+from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.graph.paths import parse_selector
 from fidgpt.graph.yaml import YAMLError, read_nodes

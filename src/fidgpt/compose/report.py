@@ -11,10 +11,10 @@ from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.conflicts import overridden, own_errors
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
+from fidgpt.errors import listed, raise_all
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import listed, raise_all
 from fidgpt.graph.provenance import places_of, short_text
 
 

@@ -15,9 +15,9 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.sources import RESUMED, is_url
+from fidgpt.errors import at
 from fidgpt.graph import ConfigError, diff_text, parts, suggest
 from fidgpt.graph.codec import shortest
-from fidgpt.graph.errors import at
 from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
 

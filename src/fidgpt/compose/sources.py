@@ -7,9 +7,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import listed
 from fidgpt.files import check_url, parse_json, read_all, read_bytes
 from fidgpt.graph import ConfigError, load_with_changes
-from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
 RESUMED = " resumed after step "  # between the name of a run and the step

@@ -1,5 +1,6 @@
 """Everything about the config graph: it knows Fiddle, but no model and no trainer."""
 
+from fidgpt.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.binding import Inherited, Resolved, bind, resolve
 from fidgpt.graph.bound import equal, fingerprint
 from fidgpt.graph.building import Config, build, check_and_bind, rejections, resolve_checked
@@ -19,7 +20,6 @@ from fidgpt.graph.difference.comparison import diff
 from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch, merge
 from fidgpt.graph.drawing import Drawing, draw, show_configs
 from fidgpt.graph.edits import swap_all, swapped
-from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.files import dump, load, load_with_changes
 from fidgpt.graph.formulas import formula
 from fidgpt.graph.hints import computed

@@ -9,9 +9,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, listed, raise_all
 from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import copies_of
-from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.hints import computed
 from fidgpt.graph.identity import is_same

@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph import binding, checking, fiddle, formulas, hints
 from fidgpt.graph.cloning import clone
-from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
 from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 

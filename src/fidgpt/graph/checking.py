@@ -11,9 +11,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, raise_all
 from fidgpt.graph import fiddle, hints
 from fidgpt.graph.binding import unset_parameters
-from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.formulas import means_formula
 from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title

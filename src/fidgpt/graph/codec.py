@@ -15,7 +15,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.errors import ConfigError, suggest
 from fidgpt.graph.fiddle import kind_of
 from fidgpt.graph.walk import title
 from fidgpt.late import exports

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.errors import ConfigError, at
 from fidgpt.graph import codec, fiddle, walk
 from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at
 
 _WIDTH = 100
 

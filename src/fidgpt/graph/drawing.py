@@ -9,7 +9,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, paths
+from fidgpt import errors
+from fidgpt.graph import paths
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.outlines import outline
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.errors import ConfigError, at, listed
 from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance
 from fidgpt.graph.binding import inherit_all, unset_parameters
 from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at, listed
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader

@@ -13,10 +13,10 @@ from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, at, suggest
 from fidgpt.graph import codec, fiddle, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
 
 FORMAT = "fidgpt.config"

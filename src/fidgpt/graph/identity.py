@@ -9,7 +9,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import codec, errors, fiddle
+from fidgpt import errors
+from fidgpt.graph import codec, fiddle
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, is_node, join, parts, step_to
 
 # Types whose values are written to JSON as they are.

@@ -6,7 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, paths
+from fidgpt import errors
+from fidgpt.graph import fiddle, paths
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import diff
 

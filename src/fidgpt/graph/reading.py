@@ -10,9 +10,9 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
+from fidgpt.errors import ConfigError, at, listed, nearest
 from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, values
 from fidgpt.graph.binding import inherits
-from fidgpt.graph.errors import ConfigError, at, listed, nearest
 from fidgpt.graph.fitting import fitting as fitting_names
 from fidgpt.graph.paths import ParameterRef, describe
 from fidgpt.graph.walk import parts as parts_of

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas, hints, walk
+from fidgpt import errors
+from fidgpt.graph import fiddle, formulas, hints, walk
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import changes as kinds
 from fidgpt.graph.difference import comparison

@@ -12,9 +12,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import ConfigError
 from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import clone
-from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.walk import parts
 
 _REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")

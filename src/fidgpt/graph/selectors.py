@@ -6,9 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import ConfigError, MissingEntry, listed, suggest
 from fidgpt.graph import fiddle, paths
 from fidgpt.graph.codec import shortest
-from fidgpt.graph.errors import ConfigError, MissingEntry, listed, suggest
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import yaml
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.errors import ConfigError
 from fidgpt.graph.expressions import read_float
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser if installed

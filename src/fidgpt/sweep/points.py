@@ -18,9 +18,9 @@ from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
 from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_pass
+from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError, find_parameters, resolve
 from fidgpt.graph.edits import Edit, KeptGraph
-from fidgpt.graph.errors import raise_all
 from fidgpt.graph.variants import CheckedGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError

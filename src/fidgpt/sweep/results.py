@@ -17,9 +17,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fidgpt.errors import listed
 from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
 from fidgpt.processes.rendezvous import digest_of_sources
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual

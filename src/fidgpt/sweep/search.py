@@ -27,8 +27,8 @@ from fidgpt import files
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import split_directive, takes_numbers
 from fidgpt.compose.reproduction import allow_flags, train_command
+from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.model import InitError
 from fidgpt.runs.directories import name_of_base

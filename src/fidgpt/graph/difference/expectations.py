@@ -17,11 +17,11 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import ConfigError
 from fidgpt.graph import fiddle, formulas
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference import places
 from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.paths import ParameterRef, num_entries
 from fidgpt.graph.walk import join, parts, step_from, step_to
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import cloning, codec, errors, fiddle, files
+from fidgpt import errors
+from fidgpt.graph import cloning, codec, fiddle, files
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import places
 from fidgpt.graph.difference.changes import Changes

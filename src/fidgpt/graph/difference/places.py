@@ -6,7 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import codec, errors, fiddle, files, formulas
+from fidgpt import errors
+from fidgpt.graph import codec, fiddle, files, formulas
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, parse_path
 from fidgpt.graph.walk import IS_NODE, title
