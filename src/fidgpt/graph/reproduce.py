@@ -47,11 +47,8 @@ def directives_for(
     directives = dict.fromkeys([*whole.values(), *(text for text in rest if text)])
     # A call of a new node has its arguments.
     new = {d.partition(":")[2].partition("=")[0] for d in directives if d.startswith("use:")}
-    return [d for d in directives if not (d[:4] == "set:" and _holder_of(d[4:]) in new)]
-
-
-def _holder_of(assignment: str) -> str:
-    return assignment.partition("=")[0].rpartition(".")[0]
+    paths = {d: d.partition("=")[0].rpartition(".")[0] for d in directives}
+    return [d for d in directives if not (d[:4] == "set:" and paths[d][4:] in new)]
 
 
 def _whole_lists(

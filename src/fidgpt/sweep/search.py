@@ -395,7 +395,7 @@ class Search:
 
     def __rich__(self) -> RenderableType:
         trials = f"{self.num_trials} trials by {self.sampler}"
-        line = f"{trials}, so that {self.objective.aim}, in {self.directory}"
+        line = f"{trials}, for {self.objective.text}, in {self.directory}"
         return Group(*map(Text, [line, *self.points.effects[1]]))
 
 

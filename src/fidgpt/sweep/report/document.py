@@ -127,7 +127,9 @@ def _change(effect: stats.Effect) -> str:
 
 def commands(report: stats.Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return what to run next, each a sentence and a command."""
-    lines = [("Rerun the best point:", best_command(report, allowed=allowed))]
+    lines = [
+        ("Rerun the best point:", train_command(report.best.row["directives"], allowed=allowed))
+    ]
     lines += extensions(report, allowed=allowed)
     if (repeat := repeat_command(report, allowed=allowed)) is not None:
         lines.append(("Repeat the two best with other seeds:", repeat))
@@ -359,11 +361,6 @@ class InlinePage:
     def _repr_html_(self) -> str:
         text = html.escape(page(document(self.report, allowed=self.allowed)))
         return f'<iframe srcdoc="{text}" style="width: 100%; height: 900px; border: 0"></iframe>'
-
-
-def best_command(report: stats.Report, *, allowed: Sequence[str] = ()) -> str:
-    """Return a command that runs the best point again."""
-    return train_command(report.best.row["directives"], allowed=allowed)
 
 
 def write_page(
