@@ -30,7 +30,9 @@ INSIDE = {
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers", "ranges"},
     # The language knows no component and no trainer: who runs what it made knows both.
     "compose": ROOT | {"errors", "graph", "tags", "fiddlers", "configs", "late"},
-    "runs": LIBRARY | ROOT | {"plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},
+    "runs": LIBRARY
+    | ROOT
+    | {"errors", "plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},
 }
 
 # Which packages a part may import besides Python's own. The library knows no configuration layer.
