@@ -94,8 +94,6 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         except OSError as error:
             inside = sorted(str(file.parent) for file in path.glob(f"*/{FILE}"))
             hint = f" Runs are inside: {', '.join(inside[:5])}." if inside else ""
-            if (path.parent / results.TABLE).exists():
-                hint = f" Name {path.parent} for all points of the sweep."
             reason = error.strerror if path.exists() else "no such directory"
             raise RunError(
                 f"{path} holds no run: {FILE} cannot be read ({reason}).{hint}"

@@ -1,7 +1,7 @@
 """The graph as indented text and as a flat list."""
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -183,7 +183,8 @@ def flat(root: Any, *, defaults: bool = False) -> str:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    return _flat(rows(root, defaults=defaults))
+    shown = rows(root, defaults=defaults)
+    return "".join(f"{row.path} = {row.text}\n" for row in shown if row.path and row.text)
 
 
 def set_lines(root: Any) -> str:
@@ -192,8 +193,5 @@ def set_lines(root: Any) -> str:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    return _flat(row for row in rows(root) if row.kind in ("set", "part"))
-
-
-def _flat(shown: Iterable[Row]) -> str:
+    shown = (row for row in rows(root) if row.kind in ("set", "part"))
     return "".join(f"{row.path} = {row.text}\n" for row in shown if row.path and row.text)
