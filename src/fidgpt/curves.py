@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt.files import atomic_path
 from fidgpt.graph import suggest
 from fidgpt.sweep import results
-from fidgpt.train import RunError
-from fidgpt.train.run_directory import print_stderr
+from fidgpt.train import RunError, run_directory
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     if not recorded:
         raise RunError("\n".join(empty))
     for line in empty:
-        print_stderr(f"warning: {line}")
+        run_directory.print_stderr(f"warning: {line}")
     return recorded
 
 

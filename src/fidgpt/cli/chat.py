@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from fidgpt.cli import app, sampling
-from fidgpt.cli.trained import one_directory
+from fidgpt.cli import app, sampling, trained
 from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def main(arguments: list[str]) -> None:
     # Late: --help loads no torch.
     from fidgpt.train.device import within_memory
 
-    path = one_directory(arguments, "chat")
+    path = trained.one_directory(arguments, "chat")
     app.refuse_unused({("serve",): _OF_SERVER})
     if FLAGS.serve and FLAGS.system:
         raise ConfigError("--system has no effect with --serve: callers send what they say.")

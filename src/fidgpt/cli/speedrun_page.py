@@ -12,9 +12,7 @@ import jinja2
 from fidgpt.cli.trained import load_trained
 from fidgpt.files import write_whole
 from fidgpt.model.generation import prepare_to_write
-from fidgpt.train.scores.answering import Examinee
-from fidgpt.train.scores.chats import prompt_tokens
-from fidgpt.train.scores.suites import CORE
+from fidgpt.train.scores import answering, chats, suites
 
 GPT2_CORE = 0.256525  # of its largest model, by the same questions
 _QUESTIONS = ("What does sqrt do?", "What does join do?", "What does sort do?")
@@ -55,10 +53,10 @@ def _scores(folder: Path) -> dict[str, dict[str, str]]:
         path = folder / f"{run}.json"
         scores: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
         for task, row in scores.items():
-            metric = "centered" if task == CORE else "acc"
+            metric = "centered" if task == suites.CORE else "acc"
             error = row.get(f"{metric}_stderr", 0.0)
             tables.setdefault(task, {})[run] = f"{row.get(metric, 0.0):.4f} ± {error:.4f}"
-    tables.setdefault(CORE, {})["gpt2"] = f"{GPT2_CORE:.4f}"
+    tables.setdefault(suites.CORE, {})["gpt2"] = f"{GPT2_CORE:.4f}"
     return tables
 
 
@@ -66,8 +64,8 @@ def _samples(path: Path) -> list[tuple[str, str]]:
     """Return questions and the most likely answers."""
     trainer, tokenizer = load_trained(path, has_flags=False)
     prepare_to_write(trainer.model)
-    examinee = Examinee(trainer.model, tokenizer, trainer.seq_len)
-    prompts = [prompt_tokens(question, tokenizer) for question in _QUESTIONS]
+    examinee = answering.Examinee(trainer.model, tokenizer, trainer.seq_len)
+    prompts = [chats.prompt_tokens(question, tokenizer) for question in _QUESTIONS]
     return [*zip(_QUESTIONS, examinee.write(prompts, num_tokens=_NUM_TOKENS), strict=True)]
 
 

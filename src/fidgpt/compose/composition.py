@@ -15,9 +15,8 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.compose.messages import Written, directive_error, label
 from fidgpt.errors import MissingEntry, at
-from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
+from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source, secrets
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.secrets import require_names
 
 
 @dataclass(eq=False)
@@ -116,7 +115,7 @@ class Composition:
             raise ConfigError(_unknown(text, self.catalogue))
         meant = registry.as_code(self.config, _meant(text), self.catalogue)
         kind = registry.kind_of(meant) or kind
-        require_names(meant)
+        secrets.require_names(meant)
         rest = registry.split_directive(meant)[1]
         if kind.role == "base":
             if self.config is not None:

@@ -25,9 +25,7 @@ import yaml
 from fidgpt.compose.messages import Written, directive_error
 from fidgpt.compose.sources import is_url, read_text
 from fidgpt.errors import raise_all
-from fidgpt.graph import ConfigError
-from fidgpt.graph.expressions import split_at_commas
-from fidgpt.graph.paths import parse_selector
+from fidgpt.graph import ConfigError, expressions, paths
 from fidgpt.graph.yaml import YAMLError, read_nodes
 
 SWEEPS = ("zip", "repeat", "ablate")  # the flags of a sweep that its section may hold as they are
@@ -256,7 +254,7 @@ def _refers(text: str, *, nested: bool) -> bool:
         return _REFERENCE.search(text) is not None
     is_call = _CALL.fullmatch(text.strip()) is not None
     try:
-        return (is_call or not {*text} & {*"'\""}) and len(split_at_commas(text)) == 1
+        return (is_call or not {*text} & {*"'\""}) and len(expressions.split_at_commas(text)) == 1
     except ConfigError:
         return False
 
@@ -280,7 +278,7 @@ def _joined(path: str, key: str) -> str:
         return f"{path}[{key}]"
     signed = _SIGNED.fullmatch(key)
     try:
-        parse_selector(signed[1] if signed else key)
+        paths.parse_selector(signed[1] if signed else key)
     except ConfigError:
         return f"{path}[{key!r}]"
     return f"{path}{key}" if key[0] in "[:@" else f"{path}.{key}"

@@ -16,9 +16,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.errors import ConfigError, ConfigErrors, raise_all
-from fidgpt.graph import binding, checking, fiddle, formulas, hints
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
+from fidgpt.graph import binding, checking, cloning, fiddle, formulas, hints, secrets
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
@@ -157,9 +155,9 @@ def _plain(bound: Any) -> Any:
     `fdl.build` copies lists and dicts, but neither sets nor defaults, whose receiver could
     change them for the config and for all later calls.
     """
-    root = with_secrets_revealed(bound)
+    root = secrets.with_secrets_revealed(bound)
     if any(_lent(node.value) for node in nodes(root)):
-        root, copies = clone(root) if root is bound else root, dict[int, Any]()
+        root, copies = cloning.clone(root) if root is bound else root, dict[int, Any]()
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
             for key, value in _lent(node.value).items():
@@ -296,7 +294,7 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     def built(item: Any) -> Any:
         if id(item) in made:
             return made[id(item)]
-        return copy.copy(item) if _is_passed_on(item) else revealed(item)
+        return copy.copy(item) if _is_passed_on(item) else secrets.revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}
@@ -366,4 +364,4 @@ def _shown_paths(text: str, part: Any, path: str) -> list[str]:
 
 
 def _message(error: Exception) -> str:
-    return redacted("\n".join(str(error).splitlines()[:_MAX_LINES]))
+    return secrets.redacted("\n".join(str(error).splitlines()[:_MAX_LINES]))

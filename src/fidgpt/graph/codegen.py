@@ -11,8 +11,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.errors import ConfigError, at
-from fidgpt.graph import codec, fiddle, walk
-from fidgpt.graph.bound import BoundGraph
+from fidgpt.graph import bound, codec, fiddle, walk
 
 _WIDTH = 100
 
@@ -111,7 +110,7 @@ class _Writer:
         self._name = name
         self._imports = _Imports()
         self._imports.variable(name)
-        self._graph = BoundGraph(root, bound=False)
+        self._graph = bound.BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
 
     def module(self, root: fdl.Buildable) -> Iterator[str]:

@@ -13,9 +13,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.errors import ConfigError
-from fidgpt.graph import fiddle
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.walk import parts
+from fidgpt.graph import cloning, fiddle, walk
 
 _REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")
 _WRITTEN = re.compile(r"\$\{secret:[^{}]*\}?")  # a wrong one, too
@@ -101,10 +99,10 @@ def with_secrets_revealed(bound: fdl.Buildable) -> fdl.Buildable:
     Raises:
       ConfigError: an environment variable is not set.
     """
-    if not any(_with_secrets(node.value) for node in parts(bound)):
+    if not any(_with_secrets(node.value) for node in walk.parts(bound)):
         return bound
-    copied = clone(bound)
-    for node in parts(copied):
+    copied = cloning.clone(bound)
+    for node in walk.parts(copied):
         for key, value in _with_secrets(node.value).items():
             fiddle.raw_arguments(node.value)[key] = revealed(value)
     return copied

@@ -7,8 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.errors import ConfigError, MissingEntry, listed, suggest
-from fidgpt.graph import fiddle, paths
-from fidgpt.graph.codec import shortest
+from fidgpt.graph import codec, fiddle, paths
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
@@ -212,7 +211,7 @@ def _paths_of(function: Any) -> tuple[str, str]:
     """Return the names of a function with its module, and with the outermost that exports it."""
     defined = paths.path_of(function)
     module, _, name = defined.rpartition(".")
-    return defined, f"{shortest(module, name)}.{name}"
+    return defined, f"{codec.shortest(module, name)}.{name}"
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:

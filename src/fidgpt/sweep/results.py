@@ -19,8 +19,7 @@ from rich.text import Text
 
 from fidgpt.errors import listed
 from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
-from fidgpt.graph import ConfigError
-from fidgpt.graph.secrets import redacted
+from fidgpt.graph import ConfigError, secrets
 from fidgpt.processes.rendezvous import digest_of_sources
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.pace import Pace
@@ -183,7 +182,7 @@ class ResultsTable:
     def ended(self, job: Job, ending: Ending) -> None:
         """Record the end of a process."""
         row = self.row(job)
-        row |= {"status": ending.status, "last_words": redacted(ending.last_words)}
+        row |= {"status": ending.status, "last_words": secrets.redacted(ending.last_words)}
         if (started := self._started.pop(job.point.fingerprint, None)) is not None:
             row["seconds"] += round(time.monotonic() - started, 1)
         if ending.status == "finished":

@@ -24,23 +24,20 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import files
-from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose import catalogue, reproduction
 from fidgpt.compose.directives import split_directive, takes_numbers
-from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.errors import raise_all
-from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.expressions import split_at_commas
+from fidgpt.graph import ConfigError, expressions, suggest
 from fidgpt.model import InitError
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import objective as objectives
+from fidgpt.sweep import progress
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
-from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
-from fidgpt.train.device import derive_seed
-from fidgpt.train.run_directory import print_stderr
+from fidgpt.train import device, run_directory
 
 _LOCK, _ASKING = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -113,7 +110,7 @@ def space(text: str) -> Space:
     kind, rest = split_directive(text)
     if takes_numbers(kind) and "=" in rest:
         prefix, right = split_value(text)
-        values = split_at_commas(right)
+        values = expressions.split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
         distribution = None if match is None else _range(match[1], match[2], text)
         if distribution is not None:
@@ -246,7 +243,7 @@ class Found:
         if (row := self.best) is not None:
             value = row["metrics"][self.objective.name]
             lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
-            lines.append(f"  {train_command(row['directives'], allowed=self.allowed)}")
+            lines.append(f"  {reproduction.train_command(row['directives'], allowed=self.allowed)}")
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
@@ -316,7 +313,7 @@ class Search:
           ConfigError: no run reports the objective.
         """
         items = [item if isinstance(item, str) else item.axis() for item in self.items]
-        maker = Maker(items, own_catalogue(self.allowed))
+        maker = Maker(items, catalogue.own_catalogue(self.allowed))
         graph = maker.graph(maker.first)
         raise_all(maker.effects[0])
         objectives.refuse_unreportable(self.objective, graph)
@@ -330,7 +327,7 @@ class Search:
         """
         chosen = [space.choice(values[space.name]) for space in self.spaces]
         point = self.points.point(chosen, self.points.graph(chosen))
-        return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
+        return jobs_of([point], self.directory, reproduction.allow_flags(self.allowed))[0]
 
     def study(self) -> optuna.Study:
         """Open the study, which several processes may share, creating it if there is none.
@@ -399,7 +396,7 @@ class Search:
         return Group(*map(Text, [line, *self.points.effects[1]]))
 
 
-class Driver(Screen):
+class Driver(progress.Screen):
     """A screen that turns trials into jobs as slots free up, and reports results to the study.
 
     Args:
@@ -464,7 +461,7 @@ class Driver(Screen):
             number = len(self._trials)
             if number >= self._search.num_trials:
                 return None
-            seed = derive_seed(self._search.seed, "search", number) % 2**32
+            seed = device.derive_seed(self._search.seed, "search", number) % 2**32
             self._study.sampler = self._make_sampler(seed)
             trial = self._study.ask(self._search.distributions)
             self._study.sampler = samplers.RandomSampler()  # a grid would stop the study at its end
@@ -579,7 +576,9 @@ def _open_journal(directory: Path) -> JournalStorage:
         raise
     except Exception as error:  # Optuna does not expect other lines than its own
         path.rename(path.with_suffix(".damaged"))
-        print_stderr(f"warning: {path} is damaged ({error}): its points are chosen again.")
+        run_directory.print_stderr(
+            f"warning: {path} is damaged ({error}): its points are chosen again."
+        )
         return _open_journal(directory)
 
 

@@ -9,15 +9,10 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt import errors
-from fidgpt.graph import cloning, codec, fiddle, files
-from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.difference import places
+from fidgpt.graph import bound, cloning, codec, fiddle, files, identity, paths
+from fidgpt.graph.difference import comparison, expectations, places
 from fidgpt.graph.difference.changes import Changes
-from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.difference.expectations import expected, unmet
 from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.identity import is_same
-from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
@@ -72,8 +67,8 @@ class _Maker:
     """Collects all places in which two graphs differ."""
 
     def __init__(self, old: Any, new: Any) -> None:
-        graphs = [BoundGraph(root, bound=False) for root in (old, new)]  # as written
-        self.comparison = Comparison(*graphs)
+        graphs = [bound.BoundGraph(root, bound=False) for root in (old, new)]  # as written
+        self.comparison = comparison.Comparison(*graphs)
         self._changes: dict[str, dict[str, Any]] = {}
         self._parts: dict[str, dict[str, Any]] = {}
         self._new: list[Any] = []
@@ -87,7 +82,7 @@ class _Maker:
             path = self.comparison.new.path(part)
             with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
-        expects = expected(self.comparison, self._changes)
+        expects = expectations.expected(self.comparison, self._changes)
         return Patch(self._changes, dict(sorted(self._parts.items())), expects)
 
     def _kept(self, new: Any) -> Any:
@@ -100,7 +95,7 @@ class _Maker:
         if IS_PART[type(old)] or IS_PART[type(new)]:
             return IS_PART[type(old)] and self._kept(new) is old
         if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
-            return is_same(old, new)
+            return identity.is_same(old, new)
         items = list(places.both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
         return len(old) == len(new) and all(self._is_alike(*pair) for _, pair in items)
 
@@ -212,7 +207,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
     root = cloning.clone(root)
-    planned: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
+    planned: list[tuple[str, paths.ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
 
     def keep(path: str) -> Any:
@@ -233,7 +228,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
             else:
                 new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
                 planned.append((path, ref, change, new))
-        errors.raise_all([*messages, *unmet(root, patch.changes, patch.expects)])
+        errors.raise_all([*messages, *expectations.unmet(root, patch.changes, patch.expects)])
         for path, entry in patch.parts.items():
             with _at(path):
                 add_tags(made[path], entry.get("tags", {}), find)
@@ -267,7 +262,7 @@ def _at(path: str) -> contextlib.AbstractContextManager[None]:
     return errors.at(path[:80] or "the root")
 
 
-def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> None:
+def _remove(ref: paths.ParameterRef, change: Mapping[str, Any], find: codec.Find) -> None:
     for name in change.get("tags", [()])[0]:
         if (tag := codec.find_tag(name, find)) in fdl.get_tags(ref.container, ref.key):
             fdl.remove_tag(ref.container, ref.key, tag)
@@ -276,7 +271,7 @@ def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> N
         ref.write(fdl.NO_VALUE)
 
 
-def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:
+def _put(ref: paths.ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:
     holder = ref.container
     if new is not fdl.NO_VALUE:
         if isinstance(holder, fdl.Buildable) and fiddle.parameter_of(holder, ref.key) is None:

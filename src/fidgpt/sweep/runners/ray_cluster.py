@@ -13,9 +13,8 @@ from typing import IO, Any
 from fidgpt import files
 from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.runners import remote
+from fidgpt.sweep.runners import keeper, remote
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
-from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.remote import Claim
 
 _GRACE = 30.0  # seconds in which the other processes may end after one has failed
@@ -100,7 +99,7 @@ class RayAttempt:
             self._release()
             return "refused"
         self._claims = claims
-        command = keeping(self._job.command)
+        command = keeper.keeping(self._job.command)
         environments = map(self._job.environment, assigned(claims, threads=self._threads))
         started = [
             place.launch.remote(command, environment=environment, directory=os.getcwd())
