@@ -155,26 +155,27 @@ def _plain(bound: Any) -> Any:
     `fdl.build` copies lists and dicts, but neither sets nor defaults, whose receiver could
     change them for the config and for all later calls.
     """
-    root = secrets.with_secrets_revealed(bound)
-    if any(_lent(node.value) for node in nodes(root)):
-        root, copies = cloning.clone(root) if root is bound else root, dict[int, Any]()
+    root, copies = bound, dict[int, Any]()
+    if any(_lent(node.value) for node in nodes(bound)):
+        root = cloning.clone(bound)
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
             for key, value in _lent(node.value).items():
-                items[key] = _owned(value, copies)
+                items[key] = _owned(secrets.revealed(value), copies)
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
 
 
 def _lent(value: Any) -> dict[Any, Any]:
-    """The containers in a node that `fdl.build` would pass on themselves, by key."""
+    """The values in a node, by key, that `fdl.build` would pass on themselves, and secrets."""
     if not IS_PART[type(value)]:
         items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
-        return {key: item for key, item in items if _is_passed_on(item)}
+        return {key: item for key, item in items if _is_passed_on(item) or _is_secret(item)}
     held = fiddle.raw_arguments(value)
     return {
         key: argument
         for key, argument in fiddle.all_arguments(value).items()
         if _is_passed_on(argument, is_default=key not in held)
+        or (key in held and _is_secret(argument))
     }
 
 
@@ -194,6 +195,10 @@ def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
     if type(value) is tuple:
         return any(_is_passed_on(item, is_default=is_default) for item in value)
     return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
+
+
+def _is_secret(value: Any) -> bool:
+    return type(value) not in (list, dict) and secrets.has_secrets(value)
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
