@@ -156,15 +156,12 @@ class _Reader:
                 self._of_kind(kind, item, item)
         elif isinstance(value, yaml.MappingNode):
             for name, (inner, entry) in _entries(value).items():
-                rest = f"={_text(entry)}" if self._assigns(kind) else _call(entry)
+                rest = f"={_text(entry)}" if "=" in self._kinds[kind].syntax else _call(entry)
                 self._add(f"{kind}:{name}{rest}", inner)
         else:
             is_file = self._kinds[kind].completes == "file"
             text = _beside(self._file, value.value) if is_file else value.value
             self._add(f"{kind}:{text}", key)
-
-    def _assigns(self, kind: str) -> bool:
-        return "=" in self._kinds[kind].syntax
 
     def _sweep(self, section: yaml.Node) -> None:
         """Read the axes of a sweep: as one types them, or a tree whose values are lists."""
@@ -174,7 +171,7 @@ class _Reader:
         for name, (key, value) in _entries(section).items():
             if name in SWEEPS:
                 self.axes += [(name, self._written(_plain(n), n)) for n in _items(value)]
-            elif name in self._kinds and not self._assigns(name):
+            elif name in self._kinds and "=" not in self._kinds[name].syntax:
                 texts = (_text(item, nested=True) for item in _items(value))
                 self.axes.append(("sweep", self._written(f"{name}:{','.join(texts)}", key)))
             elif name in self._kinds and isinstance(value, yaml.MappingNode):

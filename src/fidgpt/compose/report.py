@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.compose.attribution import Attribution
+from fidgpt.compose.attribution import messages_of
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.conflicts import overridden, own_errors
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
@@ -30,7 +30,7 @@ def naming_directives(composition: Composition, *, allow_noop: bool = False) -> 
     except ConfigError as error:
         raise ConfigErrors(
             [
-                *Attribution(composition).messages(error),
+                *messages_of(composition, error),
                 *own_errors(composition, allow_noop=allow_noop),
             ]
         ) from error
@@ -47,7 +47,7 @@ def other_errors(
     try:
         check_and_bind(composition.config, constraints=constraints)
     except ConfigError as error:
-        messages = Attribution(composition).messages(error, attributed_only=True)
+        messages = messages_of(composition, error, attributed_only=True)
     return [*messages, *own_errors(composition, allow_noop=allow_noop)]
 
 

@@ -40,7 +40,7 @@ class _Schema:
         self._catalogue = catalogue
         self._definitions: dict[str, Schema] = {}
         self._names: dict[int, str] = {}
-        self._fitting = functools.cache(self._names_that_fit)
+        self._fitting = functools.cache(lambda hint: fitting(hint, self._components))
 
     @functools.cached_property
     def _components(self) -> Mapping[str, Any]:
@@ -161,9 +161,6 @@ class _Schema:
                 yield {"type": "object", "required": ["use"]}
                 if args:
                     yield {"type": "array", "items": {"not": {"type": "object"}}}
-
-    def _names_that_fit(self, hint: Any) -> list[str]:
-        return fitting(hint, self._components)
 
 
 def _object(properties: Schema, *, is_open: bool = False) -> Schema:
