@@ -168,8 +168,7 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
         return f"{what}. {suggest(name.rpartition('.')[2], called)}"
     if kind != "key":
         is_container = isinstance(first.value, list | tuple | dict)
-        has = f"has {paths.num_entries(first.value)}" if is_container else "has no entries"
-        return f"{state}, and {has}."
+        return f"{state}{'' if is_container else ', and has no entries'}."
     holders = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
     names = {str(name) for part in holders for name in fiddle.all_arguments(part)}
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
