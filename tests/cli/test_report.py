@@ -44,7 +44,7 @@ def test_every_directive_shows_how_much_it_changed() -> None:
         "set:seed=3: 1 value, inherited by 1 parameter",
         "  seed: 0 -> 3",
         "use:model.norm=LayerNorm: 1 value",
-        "  model.norm: RMSNorm(...) -> LayerNorm(...)",
+        "  model.norm: RMSNorm -> LayerNorm",
     ]
 
 

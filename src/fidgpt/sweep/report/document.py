@@ -332,13 +332,15 @@ def page(document: dict[str, Any]) -> str:
     Raises:
       DataError: Plotly is missing.
     """
-    plotly = import_extra("plotly.offline", extra="report", purpose="the page of a report")
+    import_extra("plotly", extra="report", purpose="a page, which --nopage leaves out,")
+    from plotly.offline import get_plotlyjs  # late: an extra
+
     return assembled(
         resources.files("fidgpt.sweep.report"),
         _SCRIPTS,
         title=document["title"],
         data=document,
-        library=plotly.get_plotlyjs(),
+        library=get_plotlyjs(),
         # Plotly writes styles of its own, draws pictures, and makes functions for the graphics
         # card.
         policy="form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; img-src data: "

@@ -148,7 +148,9 @@ def draw(law: Law, curves: Sequence[Parabola], path: Path) -> None:
     Raises:
       DataError: Matplotlib is not installed.
     """
-    Figure = import_extra("matplotlib.figure", extra="plot", purpose="the drawing").Figure
+    import_extra("matplotlib", extra="plot", purpose="the drawing")
+    from matplotlib.figure import Figure  # late: an extra
+
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     sizes = [run.parameters for run in law.runs]
