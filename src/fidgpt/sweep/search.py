@@ -210,7 +210,7 @@ def pruner(name: str | None) -> pruners.BasePruner:
         "asha": partial(pruners.SuccessiveHalvingPruner, 1, _HALVING),
     }
     if name not in rules:
-        raise ConfigError(f"--stop={name}: there is no such rule. Write asha or median.")
+        raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
     return rules[name]()
 
 
