@@ -12,11 +12,7 @@ from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
 
-def test_a_file_without_an_end_is_not_read_to_it(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"text")
-    assert files.read_bytes(tmp_path / "file") == b"text"
-    with pytest.raises(OSError, match="larger than 0 MiB"):
-        files.read_bytes(tmp_path / "file", most=3)
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
     with pytest.raises(OSError, match="larger than 1 MiB"):
         files.read_bytes("/dev/zero", most=1 << 20)
 

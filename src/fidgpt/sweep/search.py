@@ -210,7 +210,8 @@ def pruner(name: str | None) -> pruners.BasePruner:
         "asha": partial(pruners.SuccessiveHalvingPruner, 1, _HALVING),
     }
     if name not in rules:
-        raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
+        likely = suggest(str(name), ("asha", "median"))
+        raise ConfigError(f"--stop={name}: there is no such rule. {likely}")
     return rules[name]()
 
 
