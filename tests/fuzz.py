@@ -33,8 +33,8 @@ from torch import nn
 from fidgpt import curves, data, fiddlers, graph, interop
 from fidgpt.compose.composition import compose
 from fidgpt.compose.sources import load_file, read_text
+from fidgpt.errors import is_user_error
 from fidgpt.graph.difference.patches import apply_patch, dump_patch
-from fidgpt.graph.errors import is_user_error
 from fidgpt.model.materialization import materialize
 from fidgpt.runs.consent import risks
 from fidgpt.train import Checkpoints

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 LIBRARY = {"model", "recording", "cost", "optim", "data", "parallel"}
 ROOT = {"attributes", "declarations", "files", "placement", "processes", "ranges", "schedule"}
-ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
+ALONE = {*ROOT, "__init__", "collection", "errors", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
 # Which parts of fidgpt a part may import besides itself. Parts that are not here (cli, interop,
@@ -25,12 +25,14 @@ INSIDE = {
     "parallel": ROOT | {"model", "cost"},
     "plan": LIBRARY | ROOT,
     "train": LIBRARY | ROOT | {"plan"},
-    "graph": {"collection", "late"},
+    "graph": {"collection", "errors", "late"},
     "fiddlers": LIBRARY | {"train", "graph", "tags", "ranges"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers", "ranges"},
     # The language knows no component and no trainer: who runs what it made knows both.
-    "compose": ROOT | {"graph", "tags", "fiddlers", "configs", "late"},
-    "runs": LIBRARY | ROOT | {"plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},
+    "compose": ROOT | {"errors", "graph", "tags", "fiddlers", "configs", "late"},
+    "runs": LIBRARY
+    | ROOT
+    | {"errors", "plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},
 }
 
 # Which packages a part may import besides Python's own. The library knows no configuration layer.

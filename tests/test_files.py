@@ -1,7 +1,6 @@
 """Reading and removing files that others may have put there."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -13,23 +12,9 @@ from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
 
-def test_only_regular_files_and_pipes_are_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"text")
-    os.mkfifo(tmp_path / "pipe")
-    assert files.read_bytes(tmp_path / "file") == b"text"
-    assert files.read_bytes(tmp_path / "pipe") == b""  # no process writes into it
-    for path in ("/dev/zero", "/dev/tty", str(tmp_path)):
-        with pytest.raises(OSError):
-            files.read_bytes(path)
-    with pytest.raises(OSError, match="not a regular file"):
-        files.open_regular(tmp_path / "pipe")
-    with pytest.raises(OSError, match="larger than 0 MiB"):
-        files.read_bytes(tmp_path / "file", most=3)
-    before = len(os.listdir("/dev/fd"))
-    for _ in range(9):
-        with pytest.raises(OSError):
-            files.read_bytes("/dev/zero")
-    assert len(os.listdir("/dev/fd")) == before
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(OSError, match="larger than 1 MiB"):
+        files.read_bytes("/dev/zero", most=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +47,7 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
         (tmp_path / name / "thesis.txt").write_text("years of work")
     killed = tmp_path / f"{files.MARK}{'0' * 16}"
     killed.mkdir()
+    (killed / "lock").touch()
     files.remove_leftovers(tmp_path)
     assert not killed.exists()
     assert len([*tmp_path.rglob("thesis.txt")]) == 3

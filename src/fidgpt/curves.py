@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fidgpt.files import atomic_path
 from fidgpt.graph import suggest
 from fidgpt.sweep import results
-from fidgpt.train import RunError
-from fidgpt.train.run_directory import print_stderr
+from fidgpt.train import RunError, run_directory
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 if TYPE_CHECKING:
@@ -28,31 +27,13 @@ _EARLY = 0.1  # largest share of the steps so far to average, as a loss falls fa
 _LARGEST = 1e100  # Matplotlib multiplies the ends of an axis, which must not overflow
 _SPARSE = 0.5  # of the rows; a metric that fewer have is shown point by point
 KINDS = ("pdf", "png", "svg")
-# Ten colors that are distinct for any color vision (Petroff 2021).
-_COLOURS = [
-    "#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2",
-    "#a96b59", "#e76300", "#717581", "#b9ac70", "#92dadd",
-]  # fmt: skip
-_GREY = "#555555"
 _STYLE: Any = {
-    **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), 9),
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _GREY),
-    **{"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11},
-    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#dddddd", "grid.linewidth": 0.6},
-    **{
-        "text.parse_math": False,
-        "legend.frameon": False,
-        "legend.fontsize": 9.5,
-        "svg.hashsalt": "fidgpt",
-    },
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.4},
+    **{"text.parse_math": False, "legend.frameon": False, "svg.hashsalt": "fidgpt"},
 }
-_UNITS = {"loss": "nats per token", "utilisation": "share of the peak", "memory": "bytes"}
-_LARGE = {"tokens", "tokens_per_second", "memory"}
-_WIDTH, _HEIGHT = 5.6, 3.5  # inches of a panel
-_LETTERS = 11  # of the legend in an inch
+_WIDTH, _HEIGHT = 6.5, 4.5  # inches of a panel
+_MOST_COLORS = 10  # that are told apart by any color vision
 _MOST_NAMED = 24  # runs in a legend
-_LINE = 0.2  # inches, of the legend
-_DECADES = 3.5  # up to which a logarithmic axis has three numbers in each
 
 
 @dataclass(frozen=True)
@@ -112,8 +93,6 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         except OSError as error:
             inside = sorted(str(file.parent) for file in path.glob(f"*/{FILE}"))
             hint = f" Runs are inside: {', '.join(inside[:5])}." if inside else ""
-            if (path.parent / results.TABLE).exists():
-                hint = f" Name {path.parent} for all points of the sweep."
             reason = error.strerror if path.exists() else "no such directory"
             raise RunError(
                 f"{path} holds no run: {FILE} cannot be read ({reason}).{hint}"
@@ -125,7 +104,7 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     if not recorded:
         raise RunError("\n".join(empty))
     for line in empty:
-        print_stderr(f"warning: {line}")
+        run_directory.print_stderr(f"warning: {line}")
     return recorded
 
 
@@ -250,92 +229,49 @@ def draw(
       log_y: whether the vertical axes are.
       title: above everything; empty for none.
     """
-    from matplotlib import colormaps, rc_context  # late: an extra
+    from matplotlib import colormaps, rc_context, style  # late: an extra
     from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.ticker import LogFormatter
 
     runs = list(dict.fromkeys(curve.run for curves in panels.values() for curve in curves))
-    colors: list[Any] = _COLOURS[: len(runs)]
-    if len(runs) > len(_COLOURS):  # neighbors look alike, as points of a sweep are
-        colors = [colormaps["turbo"](0.05 + 0.9 * i / (len(runs) - 1)) for i in range(len(runs))]
-    columns = min(len(panels), 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3)
-    rows, scale = -(-len(panels) // columns), 1.5 if columns == 1 else 1.0
-    size = _WIDTH * columns * scale, _HEIGHT * rows * scale
+    colors: Any = style.library["petroff10"]["axes.prop_cycle"].by_key()["color"]
+    if len(runs) > _MOST_COLORS:  # neighbors look alike, as points of a sweep are
+        colors = [colormaps["turbo"](i / (len(runs) - 1)) for i in range(len(runs))]
+    color_of = dict(zip(runs, colors, strict=False))
+    columns = 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3
+    rows = -(-len(panels) // columns)
     with rc_context(_STYLE):
-        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+        figure = Figure(figsize=(_WIDTH * columns, _HEIGHT * rows), layout="constrained")
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for place, (metric, curves) in zip(places, panels.items(), strict=False):
-            _panel(place, metric, curves, dict(zip(runs, colors, strict=True)), over)
+            _panel(place, metric, curves, color_of, over)
             for name in "x" * log_x + "y" * log_y:
-                _make_log(place, name)
+                getattr(place, f"set_{name}scale")("log", nonpositive="mask")
+                axis = getattr(place, f"{name}axis")
+                axis.set_major_formatter(LogFormatter(minor_thresholds=(2, 0.6)))
+                axis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.6)))
         for place in places[len(panels) :]:
             place.set_axis_off()
-        handles, labels = _legend(places[0])
-        width = int(figure.get_figwidth() * _LETTERS) // (max(map(len, labels)) + 6)
-        count = max(1, min(len(labels), width))
-        figure.set_figheight(figure.get_figheight() + _LINE * -(-len(labels) // count))
-        figure.legend(
-            handles,
-            labels,
-            loc="outside upper left",
-            ncols=count,
-            title=title or None,
-            title_fontproperties={"weight": "bold", "size": 13},
-            alignment="left",
-        )
+        lines, labels = (shown[:_MOST_NAMED] for shown in places[0].get_legend_handles_labels())
+        title = title or (f"the first {_MOST_NAMED} of {len(runs)}" * (len(runs) > _MOST_NAMED))
+        figure.legend(lines, labels, loc="outside upper left", ncols=columns, title=title)
     return figure
-
-
-def _legend(place: "Axes") -> tuple[list[Any], list[str]]:
-    """Return lines and names for a legend; of many, the first ones and the count of the others."""
-    from matplotlib.lines import Line2D
-
-    lines, labels = place.get_legend_handles_labels()
-    if (rest := len(labels) - _MOST_NAMED) > 0:
-        lines = [*lines[:_MOST_NAMED], Line2D([], [], linestyle="none")]
-        labels = [*labels[:_MOST_NAMED], f"and {rest} more"]
-    return lines, labels
 
 
 def _panel(
     place: "Axes", metric: str, curves: Sequence[Curve], colors: Mapping[str, Any], over: str
 ) -> None:
-    from matplotlib.ticker import EngFormatter
-
     unit, size = over, 1.0
     if over == "time":
-        longest = max(curve.x[-1] for curve in curves)
-        units = {"hours": 3600.0, "minutes": 60.0, "seconds": 0.0}
-        unit, size = next((f"{k} in steps", v or 1.0) for k, v in units.items() if longest >= 2 * v)
+        is_long = max(curve.x[-1] for curve in curves) >= 2 * 3600
+        unit, size = ("hours in steps", 3600.0) if is_long else ("seconds in steps", 1.0)
     for curve in curves:
         x, color = [value / size for value in curve.x], colors[curve.run]
-        look: Any = {"color": color, "linewidth": 0.8 if len(curves) > _MOST_NAMED else 1.7}
         if list(curve.smooth) != list(curve.y) and len(curves) <= _MOST_NAMED:
             place.plot(x, curve.y, color=color, alpha=0.18, linewidth=0.7)
-        if curve.is_sparse or len(x) == 1:
-            look |= {"marker": "o", "markersize": 2 * look["linewidth"]}
-        place.plot(x, curve.smooth, label=curve.run, **look)
-    kind = metric.rpartition("/")[2]
-    place.set_title(metric.replace("/", " ").replace("_", " "), loc="left", fontweight="bold")
-    place.set_title(_UNITS.get(kind, ""), loc="right", fontsize=9, color=_GREY)
-    place.set_xlabel(unit)
-    place.autoscale_view()
-    for axis, is_large in ((place.xaxis, over != "time"), (place.yaxis, kind in _LARGE)):
-        if is_large:
-            axis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _make_log(place: "Axes", name: str) -> None:
-    """Label 1, 2 and 5 of every decade if there are few, and no powers of ten."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    getattr(place, f"set_{name}scale")("log", nonpositive="mask")
-    axis = getattr(place, f"{name}axis")
-    low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 10**_DECADES * low else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-    axis.set_minor_locator(LogLocator(subs="all"))
-    axis.set_minor_formatter(NullFormatter())
+        marker = "o" if curve.is_sparse or len(x) == 1 else ""
+        place.plot(x, curve.smooth, label=curve.run, color=color, marker=marker, markersize=3)
+    place.set(title=metric.replace("/", " ").replace("_", " "), xlabel=unit)
 
 
 def save(figure: "Figure", path: Path) -> None:
@@ -345,12 +281,8 @@ def save(figure: "Figure", path: Path) -> None:
       OSError: it cannot be written; what was there before still is.
     """
     from matplotlib import rc_context
-    from matplotlib.text import Text
 
     kind = path.suffix[1:]
     with atomic_path(path) as draft, rc_context(_STYLE):
         undated = {"pdf": {"CreationDate": None}, "png": {}}.get(kind, {"Date": None})
-        for text in figure.findobj(Text):  # XML has no control characters, not even escaped
-            letters = (c if c.isprintable() or c == "\n" else "�" for c in text.get_text())
-            text.set_text("".join(letters))
         figure.savefig(draft, format=kind, dpi=150, metadata=undated)

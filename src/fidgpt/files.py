@@ -4,11 +4,9 @@ import contextlib
 import errno
 import fcntl
 import glob
-import io
 import json
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
@@ -49,12 +47,17 @@ def remove_whole(path: Path) -> None:
 def _draft_folder(directory: Path) -> Iterator[Path]:
     """A hidden folder in the directory, which is removed after the block; see `atomic_path`."""
     remove_leftovers(directory)
-    folder, handle = _begin(directory)
+    name = os.urandom(8).hex()
+    made, folder = directory / f".fidgpt-{name}", directory / f"{MARK}{name}"
+    made.mkdir()
     try:
-        yield folder
+        with (made / _LOCK).open("wb") as file:
+            wait_for_lock(file)
+            made.rename(folder)  # from now on, whoever does not get the lock leaves it alone
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        os.close(handle)
+        shutil.rmtree(made, ignore_errors=True)
 
 
 def cache_directory() -> Path:
@@ -90,40 +93,9 @@ def write_whole(path: Path, text: str) -> None:
     sync(path.resolve().parent)  # where a link leads to
 
 
-def open_regular(path: str | Path, *, pipe: bool = False) -> io.BufferedReader:
-    """Open a file for reading, but no device, which might have no end.
-
-    A pipe is refused too, unless `pipe` is set; without a writer it is then empty, instead of
-    waiting for one.
-
-    Raises:
-      OSError: it cannot be opened, or is no regular file; `strerror` is the reason.
-    """
-    if "\0" in str(path):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
-    try:
-        mode = os.fstat(handle).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
-        os.set_blocking(handle, True)
-        return open(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise
-
-
 def read_bytes(path: str | Path, *, most: int = LARGEST) -> bytes:
-    """Return what a regular file holds, or what its writer writes into a pipe.
-
-    Raises:
-      OSError: it cannot be read, is of another kind, or has more than `most` bytes.
-    """
-    with open_regular(path, pipe=True) as file:
-        if os.fstat(file.fileno()).st_size > most:  # of a hole, as large as one likes
-            raise _too_large(most)
+    """Return what a file holds; raise OSError if that cannot be read, or is more than `most`."""
+    with open(path, "rb") as file:
         return read_all(file, most=most)
 
 
@@ -131,12 +103,8 @@ def read_all(file: IO[bytes], *, most: int = LARGEST) -> bytes:
     """Return the rest of an open file; raise OSError if it has more than `most` bytes."""
     content = file.read(most + 1)
     if len(content) > most:
-        raise _too_large(most)
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
     return content
-
-
-def _too_large(most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
 
 
 def check_url(url: str) -> None:
@@ -225,65 +193,17 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; computing it releases the GIL."""
     import hashlib  # late: completion needs none of it
 
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_leftovers(directory: Path) -> None:
     """Removes what killed processes were about to write into a directory."""
-    drafts: list[Path] = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it cannot be listed
-        drafts = [Path(entry.path) for entry in entries if entry.name.startswith(MARK)]
-    for draft in drafts:
-        _remove_left(draft)
-
-
-def _begin(directory: Path) -> tuple[Path, int]:
-    """A new folder for a draft, and the handle that holds its lock."""
-    while True:
-        folder = directory / f"{MARK}{os.urandom(8).hex()}"
-        folder.mkdir()
-        try:
-            handle = _locked(folder, wait=True)
-        except BaseException:  # the disk is full
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        if handle is not None:
-            return folder, handle
-
-
-def _remove_left(draft: Path) -> None:
-    with contextlib.suppress(OSError):  # it is another user's, or its writer has just ended
-        if not (draft / _LOCK).exists():  # its writer had not begun, or another's file
-            return draft.rmdir()
-        handle = _locked(draft, wait=False)
-        if handle is not None:
-            shutil.rmtree(draft, ignore_errors=True)
-            os.close(handle)
-
-
-def _locked(folder: Path, *, wait: bool) -> int | None:
-    """A handle that holds the lock of a draft; None where another process does, or it is gone.
-
-    Where there are no locks, a process that waits for one has it alone.
-    """
-    path = folder / _LOCK
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except FileNotFoundError:
-        return None
-    has_it = wait
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Who had it before may have removed the folder, file and all.
-        has_it = os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        has_it = False
-    except OSError:  # no locks, or another one's
-        pass
-    if not has_it:
-        os.close(handle)
-    return handle if has_it else None
+    for draft in directory.glob(f"{MARK}*"):
+        # Another user's file, or its writer lives, or another process removes it too.
+        with contextlib.suppress(OSError), (draft / _LOCK).open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(draft)
 
 
 @contextlib.contextmanager
@@ -293,14 +213,23 @@ def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
     Other processes wait for it, after a call of `on_wait`. On a file system without locks nothing
     waits, and this yields False.
     """
-    path = directory.parent / f".{directory.name}.fidgpt-lock"
-    handle = _acquire(path, on_wait=on_wait)
-    try:
-        yield handle is not None
-    finally:
-        path.unlink(missing_ok=True)
-        if handle is not None:
-            os.close(handle)
+    path, has_lock = directory.parent / f".{directory.name}.fidgpt-lock", True
+    with contextlib.ExitStack() as stack:
+        stack.callback(path.unlink, missing_ok=True)
+        while has_lock:
+            file = stack.enter_context(path.open("wb"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:
+                has_lock = False
+            # The previous holder removed its file, and another process may have made a new one.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                    break
+        yield has_lock
 
 
 @contextlib.contextmanager
@@ -327,26 +256,6 @@ def resumable_directory(directory: Path, *, key: str, record: str) -> Iterator[P
     finally:
         if not (draft / record).exists():
             shutil.rmtree(draft, ignore_errors=True)
-
-
-def _acquire(path: Path, *, on_wait: Callable[[], None]) -> int | None:
-    """Return an open handle that holds the lock; None if the file system has no locks."""
-    while True:
-        with contextlib.ExitStack() as stack:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            stack.callback(os.close, handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                on_wait()
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            except OSError:
-                return None
-            # The previous holder removed its file, and another process may have made a new one.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), path.stat()):
-                    stack.pop_all()
-                    return handle
 
 
 def lock(file: IO[bytes] | int) -> bool:

@@ -23,26 +23,20 @@ from typing import IO
 
 import torch
 
-# What a run imports until its first step. None of these defines flags, or uses a device.
+# What a run imports until its first step, beside what these import. None of them defines flags, or
+# uses a device.
 PRELOADED = (
     "fidgpt.compose.report",
     "fidgpt.compose.reproduction",
-    "fidgpt.configs",
-    "fidgpt.fiddlers",
     "fidgpt.graph.codegen",
     "fidgpt.graph.docs",
-    "fidgpt.interop.hugging_face",
     "fidgpt.interop.trained_models",
     "fidgpt.runs.consent",
-    "fidgpt.runs.directories",
     "fidgpt.runs.tuning",
     "fidgpt.train.estimates.summary_text",
     "fidgpt.train.mesh_check",
-    "rich.console",
-    "rich.table",
     "torch._dynamo",
     "torch.distributed.checkpoint.default_planner",
-    "torch.distributed.fsdp",
 )
 _THREADS = "OMP_NUM_THREADS"
 

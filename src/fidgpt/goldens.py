@@ -17,9 +17,9 @@ from torch import nn
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.cost import shared_parameters
+from fidgpt.errors import at, run_command
 from fidgpt.graph import ConfigError, find_parameter
 from fidgpt.graph.difference.changes import ranges
-from fidgpt.graph.errors import at, run_command
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.graph.provenance import assignments_at, definition
 from fidgpt.runs.building import build_trainer

@@ -19,9 +19,8 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
-from fidgpt.graph import Config, ConfigError, fiddle, hints
-from fidgpt.graph.errors import run_command
-from fidgpt.graph.walk import parts
+from fidgpt.errors import run_command
+from fidgpt.graph import Config, ConfigError, fiddle, hints, walk
 
 OWN = "fidgpt.configs"
 _BEGIN = Path(__file__).with_name("stubs_begin.txt")  # of each stub
@@ -170,7 +169,7 @@ class _Nodes:
 
 
 def _parts(root: Any) -> Iterator[fdl.Buildable]:
-    for node in parts(root):
+    for node in walk.parts(root):
         if not isinstance(node.value, TaggedValueCls):
             yield node.value
 

@@ -165,7 +165,7 @@ def test_effects(directives: str, lines: list[str]) -> None:
 
 def test_blocks_beyond_the_depth() -> None:
     message = message_of("config:debug", "fiddler:unroll", "set:model.blocks[5:].dropout=0.1")
-    assert "num_layers is 2, and each layer has an entry of its own: set the depth" in message
+    assert "Set the depth before fiddler:unroll to have more." in message
     assert "put fiddler:unroll" in message_of("config:debug", "set:model.blocks[1].dropout=0.1")
 
 

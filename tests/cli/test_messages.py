@@ -252,7 +252,7 @@ IN_A_FILE = {
     "a file with another parameter": ('"num_layers": 2', '"num_layer": 2'),
     "a file that is cut": ('"format"', "format"),
     "a file with a value of no kind": ('"seed": 0', '"seed": {"call": "os"}'),
-    "a file with a part too many": ('"loss": {"part": "loss"},', ""),
+    "a file with a part too many": ('"loss": {\n     "part": "loss"\n    },', ""),
 }
 
 IN_PYTHON = [

@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.cli import sweep
 from fidgpt.compose import report
-from fidgpt.compose.attribution import Attribution
+from fidgpt.compose.attribution import messages_of
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.index import base_of
 from fidgpt.graph import ConfigError, check_and_bind, dump, fingerprint, load, why_text
@@ -160,7 +160,7 @@ def test_all_mistakes_are_shown_together_with_those_of_constructors() -> None:
     one = made("config: debug\nnum_steps: 3\n", "set:schedule.warmup_steps=5")
     with pytest.raises(ConfigError) as caught:
         check_and_bind(one.config)
-    (message,) = Attribution(one).messages(caught.value)
+    (message,) = messages_of(one, caught.value)
     assert message.startswith("mine.yaml:2 and directive 2 conflict:\n  num_steps: 3\n  ^")
 
 

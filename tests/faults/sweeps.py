@@ -318,8 +318,8 @@ SEARCH = "a search"
 _PLACES = (
     ("fidgpt.sweep.results:ResultsTable.write", "disk", 12),
     ("fidgpt.sweep.runners.jobs:Job.finish", "disk", 4),
-    ("fidgpt.sweep.runners.jobs:Scheduler._begin", "calls", 60),
-    ("fidgpt.sweep.runners.jobs:Scheduler._poll", "calls", 200),
+    ("fidgpt.sweep.runners.jobs:Runner._begin", "calls", 60),
+    ("fidgpt.sweep.runners.jobs:Runner._poll", "calls", 200),
 )
 _ASK = ("fidgpt.sweep.search:Driver.ask", "disk", 12)
 _RECORD = ("fidgpt.sweep.search:Driver.report", "disk", 6)

@@ -78,7 +78,7 @@ class TestDepth:
     def test_a_merge_with_another_depth_conflicts(self) -> None:
         ours, theirs = of_depth(2, fiddlers.unroll, dropout(1, 0.1)), of_depth(4)
         for two in ((ours, theirs), (theirs, ours)):
-            with pytest.raises(graph.ConfigErrors, match=r"^model.num_layers: .* is 4, and what"):
+            with pytest.raises(graph.ConfigErrors, match=r"^model.num_layers: it was 2 .* is 4"):
                 graph.merge(of_depth(2), *two)
 
     def test_a_depth_that_a_directive_sets_after_the_patch(self, tmp_path: Path) -> None:

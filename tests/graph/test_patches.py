@@ -127,6 +127,9 @@ def conflicts(base: Any, ours: Any, theirs: Any) -> list[str]:
     return messages(lambda: graph.merge(base, ours, theirs))
 
 
+TAKEN = "So theirs cannot take what ours changed."
+
+
 def test_conflicts_are_named_with_both_values() -> None:
     base, ours, theirs = three(width=1, child=fdl.Config(Part, 1), other=[1, 2])
     ours.width, theirs.width = 2, 3
@@ -136,8 +139,9 @@ def test_conflicts_are_named_with_both_values() -> None:
     theirs.other.append(3)
     assert conflicts(base, ours, theirs) == [
         "width: ours is 2, and theirs is 3.",
-        "other[0]: ours is 7, and theirs is [1, 2, 3] at other.",
-        "child.width: ours is 5, and theirs is None at child.",
+        "child.width: there is no such path in this graph. " + TAKEN,
+        "other: it had 2 entries when the difference was taken, but has 3 entries, so that [0] may "
+        "be another: apply this difference before that change, or take it again. " + TAKEN,
     ]
 
 
@@ -178,5 +182,5 @@ class TestCopiedItems:
         assert graph.equal(graph.apply_patch(first, text), second)
 
     def test_a_merge_of_both_is_a_conflict(self) -> None:
-        with pytest.raises(graph.ConfigErrors, match=r"model.blocks\[0\].dropout: theirs is 0.2"):
+        with pytest.raises(graph.ConfigErrors, match=r"blocks\[0\].dropout: it was .* is 0.2"):
             graph.merge(debug(), unrolled(), edited("dropout", 0.2))

@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from forked import Python
 from rich.console import Console
 
+from fidgpt.data import DataError
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import pairs, plan, read_results, repeat
 from fidgpt.sweep.report import read_report, write_page
@@ -220,8 +222,8 @@ def test_unknown_names_show_the_nearest(sweep: Path, monkeypatch: pytest.MonkeyP
         read_report(sweep, objective="valid/loss")
     with pytest.raises(ConfigError, match=r"no axis is called rate\. There is LearningRate\."):
         read_report(sweep, repeats=["rate"])
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'pip install "fidgpt\[report\]".*--nopage'):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    with pytest.raises(DataError, match=r'--nopage.*\n.*pip install "fidgpt\[report\]"'):
         write_page(read_report(sweep))
 
 

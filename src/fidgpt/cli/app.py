@@ -18,6 +18,7 @@ from absl import app, flags
 
 from fidgpt import __version__
 from fidgpt.cli import colors
+from fidgpt.errors import ConfigError, is_user_error
 
 MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as in a shell
@@ -74,8 +75,6 @@ def refuse_unused(owners: Mapping[tuple[str, ...], Sequence[str]]) -> None:
     for others, names in owners.items():
         unused = [name for name in names if FLAGS[name].present]
         if unused and not any(FLAGS[other].value for other in others):
-            from fidgpt.graph import ConfigError
-
             raise ConfigError(f"--{unused[0]} has no effect without --{' or --'.join(others)}.")
 
 
@@ -195,8 +194,6 @@ def _status(main: Main, arguments: list[str]) -> int:
         fail("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from fidgpt.graph.errors import ConfigError, is_user_error  # late: takes Fiddle
-
         if is_user_error(error):
             message = str(error)
         elif isinstance(error, OSError) and error.filename is not None:
@@ -266,8 +263,6 @@ def _with_directives(arguments: Sequence[str]) -> list[str]:
 
 def _unknown_flag(name: str) -> str:
     near = "".join(f" Did you mean --{flag}?" for flag in difflib.get_close_matches(name, FLAGS, 1))
-    if "trials" in name and "search" in FLAGS:
-        near = " A number of trials is that of a sampler: --search=tpe:50."
     example = "Config changes are words without dashes, such as make_small num_steps=200."
     hint = f"\n  {example}" if "config" in FLAGS else ""
     return f"there is no flag --{name}.{near}{hint}"

@@ -4,13 +4,14 @@ In the terminal, `/help` lists the commands that the program takes rather than t
 """
 
 import contextlib
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from fidgpt.cli import app, sampling
-from fidgpt.cli.trained import one_directory
+from fidgpt.cli import app, sampling, trained
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.cli.answers import Assistant
@@ -25,12 +26,6 @@ flags.DEFINE_string("token", None, "Secret that callers of --serve have to name.
 flags.DEFINE_integer("answers", 16, "Number of answers that --serve writes at once.", 1)
 
 _OF_SERVER = ("host", "port", "token", "answers")
-_HELP = """\
-/system TEXT      begin a new conversation with the system message TEXT; without TEXT, with none
-/temperature X    0 is greedy; without X it is shown
-/reset            begin a new conversation
-/history          show this one
-/quit             end, as Ctrl-D does; Ctrl-C ends an answer"""
 
 
 def run() -> None:
@@ -47,10 +42,9 @@ def main(arguments: list[str]) -> None:
       RunError: there is no run, or there is not enough memory.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.train.device import within_memory
 
-    path = one_directory(arguments, "chat")
+    path = trained.one_directory(arguments, "chat")
     app.refuse_unused({("serve",): _OF_SERVER})
     if FLAGS.serve and FLAGS.system:
         raise ConfigError("--system has no effect with --serve: callers send what they say.")
@@ -69,7 +63,14 @@ def main(arguments: list[str]) -> None:
 
 
 class _Conversation:
-    """A conversation in the terminal."""
+    """A conversation in the terminal.
+
+    /system TEXT      begin a new conversation with the system message TEXT; without TEXT, with none
+    /temperature X    0 is greedy; without X it is shown
+    /reset            begin a new conversation
+    /history          show this one
+    /quit             end, as Ctrl-D does; Ctrl-C ends an answer
+    """
 
     def __init__(self, assistant: "Assistant") -> None:
         self._assistant = assistant
@@ -109,9 +110,8 @@ class _Conversation:
                 return self._temperature(rest)
             case "/history":
                 return "\n".join(f"{m['role']}: {m['content']}" for m in self._messages)
-            case "/help":
-                return _HELP
-        return f"There is no {command}.\n{_HELP}"
+        commands = (inspect.getdoc(self) or "").partition("\n\n")[2]
+        return commands if command == "/help" else f"There is no {command}.\n{commands}"
 
     def _temperature(self, text: str) -> str:
         try:

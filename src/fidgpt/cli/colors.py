@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ _CHANGES = (
     (r"(?m)^ *~ .*$", "yellow"),
 )
 MESSAGES = (*_MARKS, *_CHANGES, (r"--[a-z_]+(=\S+)?", "cyan"))
+_TABLES = ((r"^[^ ].*", "bold"), (r"(?m)^  \S+", "cyan"))
 GRAPHS = (
     *_CHANGES,
     (r"(?m)^ *[\w.\[\]']+(?=:( |$)|$| = )", "cyan"),
@@ -55,28 +58,12 @@ def colored(text: str, styles: Sequence[tuple[str, str]]) -> str:
 def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     """Print a table under its title, as wide as the terminal; empty columns are left out."""
     columns = [column for column in zip(*rows, strict=True) if any(column)]
-    if sys.stdout.isatty() or has_color(sys.stdout):
-        _print_wide(title, columns)
-        return
     widths = [max(map(len, column)) for column in columns]
-    print(title)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    below = " " * min(2 + sum(widths[:-1]) + 2 * len(widths[:-1]), room // 2, 60)
+    lines = [title]
     for row in zip(*columns, strict=True):
-        print(f"  {'  '.join(map(str.ljust, row, widths)).rstrip()}")
-    print()
-
-
-def _print_wide(title: str, columns: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(no_color=not has_color(sys.stdout), highlight=False)
-    console.print(Text(title, style="bold"))
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(style="cyan", no_wrap=True)
-    for _ in columns[1:]:
-        table.add_column(overflow="fold")
-    for row in zip(*columns, strict=True):
-        table.add_row(*map(Text, row))
-    console.print(Padding(table, (0, 0, 1, 2)))
+        line = f"  {'  '.join(map(str.ljust, row, widths))}".rstrip()
+        lines.append(textwrap.fill(line, room, subsequent_indent=below, break_on_hyphens=False))
+    text = "\n".join(lines)
+    print(colored(text, _TABLES) if has_color(sys.stdout) else text, end="\n\n")

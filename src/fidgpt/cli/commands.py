@@ -1,4 +1,18 @@
-"""The command `fidgpt`, or `python -m fidgpt`: `fidgpt train`, `fidgpt sweep` and the others."""
+"""fidgpt trains language models in PyTorch from one graph of deferred calls.
+
+    fidgpt train base make_small num_steps=200     train a model
+    fidgpt sweep base optimizer.lr=1e-3,3e-3       train variants of a config
+    fidgpt report runs/SWEEP                       show the results of a sweep
+    fidgpt sample runs/NAME                        continue texts with a model
+    fidgpt chat runs/NAME                          talk to a model, or serve it
+    fidgpt evaluate runs/NAME                      evaluate a model
+    fidgpt export runs/NAME FOLDER                 save a model for others
+    fidgpt plot runs/NAME runs/OTHER               draw losses of runs
+    fidgpt launch --nproc-per-node=8 -m fidgpt train base
+                                                   train by several processes
+
+fidgpt COMMAND --help shows the flags of a command.
+"""
 
 import importlib
 import signal
@@ -19,21 +33,6 @@ COMMANDS = {
     "report": "fidgpt.cli.report",
     "launch": "fidgpt.launch",
 }
-_USAGE = """\
-fidgpt trains language models in PyTorch from one graph of deferred calls.
-
-    fidgpt train base make_small num_steps=200     train a model
-    fidgpt sweep base optimizer.lr=1e-3,3e-3       train variants of a config
-    fidgpt report runs/SWEEP                       show the results of a sweep
-    fidgpt sample runs/NAME                        continue texts with a model
-    fidgpt chat runs/NAME                          talk to a model, or serve it
-    fidgpt evaluate runs/NAME                      evaluate a model
-    fidgpt export runs/NAME FOLDER                 save a model for others
-    fidgpt plot runs/NAME runs/OTHER               draw losses of runs
-    fidgpt launch --nproc-per-node=8 -m fidgpt train base
-                                                   train by several processes
-
-fidgpt COMMAND --help shows the flags of a command."""
 
 
 def run() -> None:
@@ -48,7 +47,7 @@ def run() -> None:
     if name == "--version":
         print(f"fidgpt {__version__}")
     elif name in ("--help", "-h", "help"):
-        print(_USAGE)
+        print(__doc__)
     else:
-        print(f"error: there is no command {name!r}.\n\n{_USAGE}", file=sys.stderr)
+        print(f"error: there is no command {name!r}.\n\n{__doc__}", file=sys.stderr)
         sys.exit(2)

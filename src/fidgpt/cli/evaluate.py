@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from absl import flags
 
-from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, naming, one_directory
+from fidgpt.cli import app, trained
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -64,11 +64,10 @@ def main(arguments: list[str]) -> None:
         --out cannot be written.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.parallel import DataParallel
     from fidgpt.train.device import within_memory
 
-    path = one_directory(arguments, "evaluate")
+    path = trained.one_directory(arguments, "evaluate")
     app.refuse_unused(_BELONGS_TO)
     output = FLAGS.out and Path(FLAGS.out)
     if output and not output.parent.is_dir():  # rejected before hours of answers
@@ -78,8 +77,8 @@ def main(arguments: list[str]) -> None:
     if not (FLAGS.text or tasks):
         remedy = "The batch size is that of its run: use --text=FILE with a smaller one."
     # Each of several processes has the whole model, and rows and questions of its own.
-    with within_memory(remedy=remedy), naming(path), DataParallel() as parallel:
-        trainer, tokenizer = load_trained(path)
+    with within_memory(remedy=remedy), trained.naming(path), DataParallel() as parallel:
+        trainer, tokenizer = trained.load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
             results |= _measured(path, trainer, parallel)

@@ -8,8 +8,8 @@ from typing import Any
 
 from absl import flags
 
-from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained
+from fidgpt.cli import app, trained
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -41,7 +41,6 @@ def main(arguments: list[str]) -> None:
       OSError: the directory cannot be written.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.interop import save_gguf, save_hf
     from fidgpt.interop.hugging_face.files import is_hub_directory
 
@@ -54,7 +53,7 @@ def main(arguments: list[str]) -> None:
     for name in ("push", "shard_gb") if is_gguf else ("gguf_type",):
         if FLAGS[name].present:
             raise ConfigError(f"--{name} has no effect with {target}: remove it.")
-    trainer, tokenizer = load_trained(path)
+    trainer, tokenizer = trained.load_trained(path)
     origin = getattr(trainer.weights, "keywords", {}).get("directory")
     if is_hub_directory(path):  # whose weights have lost nothing
         origin = path

@@ -7,6 +7,7 @@ from absl import flags
 
 from fidgpt.cli.app import define_path
 from fidgpt.compose.directives import DEFAULT_CONFIG
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -76,8 +77,6 @@ def answered(arguments: list[str]) -> bool:
       ConfigError: there is an argument that is not a flag, or what is asked for does not exist.
     """
     if arguments:
-        from fidgpt.graph import ConfigError
-
         raise ConfigError(f"{arguments[0]!r} stands after --, where no directive is read.")
     if FLAGS.completion:
         from fidgpt.cli.completion import script

@@ -4,13 +4,14 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
 from fidgpt.cli.colors import print_table
 from fidgpt.compose.directives import DIRECTIVES, SIGNED, is_base
 from fidgpt.compose.index import Index, base_of, index_for
+from fidgpt.errors import ConfigError, suggest
 
 LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
 _HIDDEN = ("help", "helpshort", "helpfull", "helpxml", "only_check_args")
@@ -31,7 +32,7 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     """
     kind, _, path = what.partition(":")
     if kind not in ("all", *LISTS) or (path and kind not in ("parts", "knobs")):
-        raise _error(f"--list={what}:", what, LISTS)
+        raise ConfigError(f"--list={what}: {suggest(what, LISTS)}")
     of_config = kind in ("all", "tags", "knobs") or bool(path)
     index = _index_after(directives, allowed) if of_config else index_for(directives, allowed)
     base = _made_by(directives)
@@ -39,7 +40,7 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     below = [parameter for parameter in index["parameters"] if top.match(parameter["path"])]
     if path and not below:
         known = [parameter["path"] for parameter in index["parameters"]]
-        raise _error(f"{base} has nothing at {path!r}.", path, known)
+        raise ConfigError(f"{base} has nothing at {path!r}. {suggest(path, known)}")
     for name in ("config", "fiddler"):
         if kind in ("all", f"{name}s"):
             tables: dict[str, list[list[str]]] = {}
@@ -179,9 +180,3 @@ def _flag_row(flag: flags.Flag) -> list[str]:
     choices = getattr(flag.parser, "enum_values", None) or []
     choices = [word for word in choices if word not in ("true", "false")]
     return [usage, f"{text} ({', '.join(choices)})" if choices else text]
-
-
-def _error(message: str, name: str, known: Iterable[str]) -> Exception:
-    from fidgpt.graph import ConfigError, suggest  # late: takes Fiddle
-
-    return ConfigError(f"{message} {suggest(name, known)}")

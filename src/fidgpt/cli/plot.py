@@ -1,6 +1,5 @@
 """Draw curves of runs beside each other in a file: `fidgpt plot runs/NAME runs/OTHER`."""
 
-import importlib.util
 import logging
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from fidgpt.cli import app
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.curves import Curve, Recorded
@@ -50,12 +50,13 @@ def main(arguments: list[str]) -> None:
     """Draw the runs' metrics into the file.
 
     Raises:
-      ConfigError: no run was named, the file is of no known kind, or Matplotlib is missing.
+      ConfigError: no run was named, the file is of no known kind.
+      DataError: Matplotlib is missing.
       RunError: a run or a metric is missing, or the file cannot be written.
     """
     # Late: --help loads neither torch nor Matplotlib.
     from fidgpt import curves
-    from fidgpt.graph import ConfigError
+    from fidgpt.data.errors import import_extra
 
     out = Path(FLAGS.out or "curves.png")
     if not arguments:
@@ -64,8 +65,7 @@ def main(arguments: list[str]) -> None:
         raise ConfigError(
             f"--out={out} must end in one of: {', '.join(f'.{k}' for k in curves.KINDS)}."
         )
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError('plots need Matplotlib. Install it with: pip install "fidgpt[plot]"')
+    import_extra("matplotlib", extra="plot", purpose="a plot")
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     runs = curves.read_runs([Path(argument) for argument in arguments])
     panels = {metric: _curves(runs, metric) for metric in curves.chosen_metrics(runs, FLAGS.metric)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from fidgpt.cli import app
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -36,25 +37,22 @@ def main(arguments: list[str]) -> None:
       OSError: the page cannot be written.
     """
     # Late: --help needs none of it.
-    from fidgpt.sweep.report import read_report, write_page
-    from fidgpt.sweep.report.document import (
-        commands,
-        effects_table,
-        importance_table,
-        leader_tables,
-        scores_table,
-    )
+    from fidgpt.sweep.report import document, read_report, write_page
     from fidgpt.sweep.results import console_of_log, table
 
     report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)
     page = write_page(report, FLAGS.out, allowed=FLAGS.allow) if FLAGS.page else None
     print("\n".join(report.verdict))
-    for sentence, command in commands(report, allowed=FLAGS.allow):
+    for sentence, command in document.commands(report, allowed=FLAGS.allow):
         print(f"\n{sentence}\n  {command}")
     print()
     console = console_of_log()
-    tables = [*leader_tables(report).values(), scores_table(report), effects_table(report)]
-    tables += [importance_table(report)] if len(report.columns) > 1 else []
+    tables = [
+        *document.leader_tables(report).values(),
+        document.scores_table(report),
+        document.effects_table(report),
+    ]
+    tables += [document.importance_table(report)] if len(report.columns) > 1 else []
     for head, rows in [filled for filled in tables if filled[1]]:
         console.print(table(head, rows))
         console.print()
@@ -63,8 +61,6 @@ def main(arguments: list[str]) -> None:
 
 
 def _directory(arguments: list[str]) -> Path:
-    from fidgpt.graph import ConfigError
-
     match arguments:
         case ["report", directory] | [directory] if directory != "report":
             return Path(directory)

@@ -9,6 +9,7 @@ from absl import flags
 
 from fidgpt.cli import app, sampling
 from fidgpt.cli.trained import generation_ends, load_trained, naming, one_directory, to_write
+from fidgpt.errors import ConfigError
 
 FLAGS = flags.FLAGS
 
@@ -45,7 +46,6 @@ def main(arguments: list[str]) -> None:
       RunError: the run has no model that could write, or there is not enough memory.
     """
     # Late: --help loads no torch.
-    from fidgpt.graph import ConfigError
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train.device import within_memory
 
@@ -76,7 +76,6 @@ def main(arguments: list[str]) -> None:
 
 def _draft(path: Any, tokenizer: Any) -> Any:
     """Return the model that --draft names, ready to propose tokens to the model of `path`."""
-    from fidgpt.graph import ConfigError
     from fidgpt.model.generation import Draft, prepare_to_write
 
     trainer, other = load_trained(Path(FLAGS.draft), has_flags=False)

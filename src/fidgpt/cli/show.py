@@ -14,10 +14,10 @@ from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.data import Conversations
+from fidgpt.errors import at
 from fidgpt.graph import ConfigError, ConfigErrors, holds, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.docs import description
-from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.plan import Cluster

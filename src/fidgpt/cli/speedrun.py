@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fidgpt.cli import app
-from fidgpt.graph.errors import ConfigError
+from fidgpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from fidgpt.train import Trainer

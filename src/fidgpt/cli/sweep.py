@@ -5,7 +5,6 @@ It takes the words of `fidgpt train`; one with several values is an axis, and ax
 """
 
 import importlib
-import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, answered
+from fidgpt.errors import ConfigError, at, suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,16 +129,9 @@ def main(arguments: list[str]) -> int | None:
 
 
 def _check_flags() -> None:
-    from fidgpt.graph import ConfigError
-
     if FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists():
         raise ConfigError(
             f"--run_dir={FLAGS.run_dir} holds a run: name a directory of the sweep's own."
-        )
-    if FLAGS.print not in (None, "text"):
-        raise ConfigError(
-            f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "
-            "train.py --print with the directives of one of them its config."
         )
     app.refuse_unused(_NEEDED_BY)
     for mode, others in _EXCLUDED_BY.items():
@@ -178,8 +171,6 @@ def _runner() -> "Runner":
       ConfigError: there is no such runner, or it does not take these arguments.
     """
     from fidgpt.compose.catalogue import call_with
-    from fidgpt.graph import ConfigError, suggest
-    from fidgpt.graph.errors import at
     from fidgpt.graph.expressions import parse_call
 
     with at(f"--runner={FLAGS.runner:.80}"):
@@ -211,7 +202,6 @@ def _stopped(console: "Console", directory: Path) -> int:
 
 
 def _sweep(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
     from fidgpt.sweep import Sweep
     from fidgpt.sweep.axes import MAKERS, Axis
     from fidgpt.sweep.objective import refuse_unreported
@@ -248,10 +238,9 @@ def _sweep(console: "Console") -> int | None:
 
 
 def _search(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
+    from fidgpt.data.errors import import_extra
 
-    if importlib.util.find_spec("optuna") is None:
-        raise ConfigError('--search needs Optuna. Install it with: pip install "fidgpt[search]"')
+    import_extra("optuna", extra="search", purpose="--search")
     from fidgpt.sweep.search import Search, space
 
     stop = FLAGS.stop[-1] if FLAGS.stop else None
@@ -269,7 +258,6 @@ def _search(console: "Console") -> int | None:
 
 
 def _bisect(console: "Console") -> int | None:
-    from fidgpt.graph import ConfigError
     from fidgpt.sweep.bisection import Bisection, Stopped
 
     good, _, bad = FLAGS.bisect.rpartition(":")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
+from fidgpt.errors import ConfigError, is_user_error
 from fidgpt.files import read_json
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ def one_directory(arguments: list[str], command: str) -> Path:
     """
     if len(arguments) == 1:
         return Path(arguments[0])
-    from fidgpt.graph import ConfigError
-
     raise ConfigError(f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME")
 
 
@@ -42,7 +41,6 @@ def naming(path: Path) -> Iterator[None]:
     Raises:
       RunError: it raises a ValueError of no kind.
     """
-    from fidgpt.graph.errors import is_user_error
     from fidgpt.train import RunError
 
     try:
@@ -73,7 +71,6 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     # Late: --help loads no torch.
     from fidgpt import data, interop, model, train
     from fidgpt.compose.catalogue import own_catalogue
-    from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
     from fidgpt.runs.building import build_trainer
@@ -134,7 +131,6 @@ def _restore(
     trainer: "Trainer", step: int | None, averaged: bool, model: "LanguageModel", path: Path
 ) -> None:
     """Give a run's model the weights of its checkpoint, or their average."""
-    from fidgpt.graph import ConfigError
     from fidgpt.optim.groups import train_only
 
     restore = functools.partial(

@@ -9,19 +9,15 @@ import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import echo, is_main, naming_directives, reported, warn
-from fidgpt.compose import report
+from fidgpt.compose import directives, report, reproduction
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
-from fidgpt.compose.directives import is_by_machine, kind_of
-from fidgpt.compose.reproduction import allow_flags
+from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError, Resolved, fingerprint
-from fidgpt.graph.errors import raise_all
 from fidgpt.processes.ranks import RanksError
-from fidgpt.runs import shrinking, tuning
+from fidgpt.runs import consent, ineffective, shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of, require_present
-from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
-from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import check_resumable, facts_of
@@ -57,13 +53,15 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     echo(changes)
-    warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
+    warn(
+        [*warnings, *ineffective.without_effect(composition), *_unreached_stop(composition.config)]
+    )
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         echo([f"tuning: {choice.reason}"])
         composition, trainer = _tuned(composition, trainer, choice)
     with naming_directives(composition):
-        allowed, own = composition.catalogue.packages, allow_flags(FLAGS.allow)
+        allowed, own = composition.catalogue.packages, reproduction.allow_flags(FLAGS.allow)
         if old is None:
             directory = new_run(
                 composition.resolved,
@@ -169,16 +167,16 @@ def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
       ConfigError: it names a place that needs the user's consent first.
     """
     words = [*FLAGS.config, FLAGS.resume or "", FLAGS.run_dir or ""]
-    kinds = map(kind_of, FLAGS.config)
+    kinds = map(directives.kind_of, FLAGS.config)
     is_loaded = is_loaded or any(kind is not None and not kind.portable for kind in kinds)
-    echo(require_consent(cfg, words=words, is_loaded=is_loaded))
+    echo(consent.require_consent(cfg, words=words, is_loaded=is_loaded))
 
 
 def _pretend_machine() -> None:
     """Let for_hardware see the machine of --hardware in place of the one at hand."""
     if FLAGS.hardware is None:
         return
-    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print not in _OF_A_MACHINE:
+    if not any(map(directives.is_by_machine, FLAGS.config)) and FLAGS.print not in _OF_A_MACHINE:
         raise ConfigError(
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: add --config=fiddler:for_hardware."

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from absl import flags
 
 from fidgpt.compose.directives import DIRECTIVES, assigns, split_assignment, split_directive
+from fidgpt.errors import ConfigError, suggest
 
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*(\(.*\))?", re.DOTALL)
 _PATH = re.compile(r"[A-Za-z_@*][^(=]*")
@@ -80,7 +81,7 @@ def _directive(word: str, allowed: Sequence[str]) -> tuple[str, bool]:
     names = _split(word) or [word]
     kinds = {_kind_of(name, allowed) for name in names}
     if len(kinds) > 1:
-        raise _error(f"{word} names configs and fiddlers: write them as words of their own.")
+        raise ConfigError(f"{word} names configs and fiddlers: write them as words of their own.")
     return f"{kinds.pop()}:{word}", len(names) > 1
 
 
@@ -125,18 +126,10 @@ def _kind_of(word: str, allowed: Sequence[str]) -> str:
         return kinds[0]
     if kinds or (call and "." in name):
         either = " or ".join(f"{kind}:{word}" for kind in _NAMED)
-        raise _error(f"{word} may be a config or a fiddler: write {either}.")
-    from fidgpt.graph import suggest
-
+        raise ConfigError(f"{word} may be a config or a fiddler: write {either}.")
     every = [name for kind in _NAMED for name in index[f"{kind}s"]]
-    raise _error(
+    raise ConfigError(
         f"there is no config, fiddler, file or run {word!r}. {suggest(name, every)}\n"
         "  Words are names of configs and fiddlers, and PATH=VALUE: base make_large "
         "model.hidden_dim=1024."
     )
-
-
-def _error(message: str) -> Exception:
-    from fidgpt.graph import ConfigError  # late: takes Fiddle
-
-    return ConfigError(message)

@@ -28,12 +28,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import ConfigError, clone, read_value, suggest
+from fidgpt.errors import at, is_user_error
+from fidgpt.graph import ConfigError, clone, expressions, fiddle, hints, read_value, suggest
 from fidgpt.graph.codec import TORCH_MODULES, find_name, is_tag
-from fidgpt.graph.errors import at, is_user_error
-from fidgpt.graph.expressions import Call, parse_call
-from fidgpt.graph.fiddle import VARIADIC
-from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
@@ -48,7 +45,7 @@ _INSTALLED = {"site-packages", "dist-packages"}
 _PACKAGES = ("model", "optim", "data", "train", "parallel")
 
 
-def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
+def call_with(function: Callable[..., Any], call: expressions.Call, *first: Any) -> Any:
     """Call a function with some arguments and, after them, those typed in a call.
 
     Raises:
@@ -59,14 +56,14 @@ def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
     values: dict[str, Any] = call.texts(parameters, is_complete=True)
     for name, text in values.items():
         with at(name):
-            values[name] = read_value(text, hints_of(function).get(name, Any))
+            values[name] = read_value(text, hints.hints_of(function).get(name, Any))
     return called(call.name, function, *first, **values)
 
 
 def needs_arguments(function: Callable[..., Any]) -> bool:
     """Return whether a function cannot be called without arguments."""
     parameters = inspect.signature(function).parameters.values()
-    return any(arg.default is arg.empty and arg.kind not in VARIADIC for arg in parameters)
+    return any(arg.default is arg.empty and arg.kind not in fiddle.VARIADIC for arg in parameters)
 
 
 def called(name: str, function: Callable[..., Any], /, *args: Any, **named: Any) -> Any:
@@ -179,7 +176,9 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
 def _is_constructor(value: Any) -> bool:
     if not inspect.isclass(value):
         return inspect.isroutine(value)
-    is_other = is_protocol(value) or is_tag(value) or issubclass(value, BaseException | enum.Enum)
+    is_other = (
+        hints.is_protocol(value) or is_tag(value) or issubclass(value, BaseException | enum.Enum)
+    )
     return not is_other
 
 
@@ -303,7 +302,7 @@ def config_named(text: str, catalogue: Catalogue) -> fdl.Config:
     Raises:
       ConfigError: there is no such function, it fails, or returns no graph.
     """
-    call = parse_call(text)
+    call = expressions.parse_call(text)
     root = call_with(catalogue.find("config", call.name), call)
     if not isinstance(root, fdl.Config):
         raise ConfigError(
@@ -318,7 +317,7 @@ def call_fiddler(text: str, root: fdl.Config, catalogue: Catalogue) -> None:
     Raises:
       ConfigError: there is no such fiddler, it fails, or it returns something.
     """
-    call = parse_call(text)
+    call = expressions.parse_call(text)
     require_none(call.name, call_with(catalogue.find("fiddler", call.name), call, root))
 
 
@@ -407,7 +406,7 @@ def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Con
     for name, function in offers(module).items():
         if not inspect.isfunction(function) or needs_arguments(function):
             continue
-        returned = hints_of(function).get("return", Any)
+        returned = hints.hints_of(function).get("return", Any)
         kind = typing.get_origin(returned) or returned
         if inspect.isclass(kind) and issubclass(kind, fdl.Buildable):
             root = called(f"{module.__name__}.{name}", function)

@@ -6,23 +6,17 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose import directives as registry
-from fidgpt.compose.catalogue import (
-    Catalogue,
-    called,
-    own_catalogue,
-    require_none,
-)
+from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.compose.messages import Written, directive_error, label
-from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
+from fidgpt.errors import MissingEntry, at
+from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source, secrets
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MissingEntry, at
-from fidgpt.graph.secrets import require_names
 
 
 @dataclass(eq=False)
@@ -121,7 +115,7 @@ class Composition:
             raise ConfigError(_unknown(text, self.catalogue))
         meant = registry.as_code(self.config, _meant(text), self.catalogue)
         kind = registry.kind_of(meant) or kind
-        require_names(meant)
+        secrets.require_names(meant)
         rest = registry.split_directive(meant)[1]
         if kind.role == "base":
             if self.config is not None:
@@ -153,19 +147,6 @@ class Composition:
         self.effects.append(Effect(number, text, meant, edits, rerun, before))
 
 
-class _Wrong(NamedTuple):
-    """A directive that could not be applied; `position` counts the applied ones before it."""
-
-    number: int
-    text: str
-    position: int
-    message: str
-    error: ConfigError
-
-
-_MOST_TRIED = 10  # wrong directives for which other places are tried
-
-
 def compose(
     directives: Sequence[str] = (),
     catalogue: Catalogue | None = None,
@@ -189,7 +170,6 @@ def compose(
     """
     composition = Composition(catalogue or own_catalogue(), base)
     numbered, errors = _with_files_expanded(directives, first, composition)
-    wrong: list[_Wrong] = []
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         composition.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     for number, text in numbered:
@@ -198,13 +178,11 @@ def compose(
                 composition.apply(number, text)
         except ConfigError as error:
             message = f"{error}{_remedy(composition, error, text)}"
-            wrong.append(_Wrong(number, text, len(composition.effects), message, error))
+            errors.append((directive_error(number, text, message), error))
             if composition.config is None:  # all that follow would fail for this reason alone
                 break
-    if not errors and not wrong:
+    if not errors:
         return composition
-    for item, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
-        errors.append((directive_error(item.number, item.text, item.message + where), item.error))
     others = other_errors(composition) if composition.config is not None else []
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
@@ -285,17 +263,17 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
     """Return the error message for a directive of no known kind."""
     known, kind, text = registry.DIRECTIVES, registry.split_directive(text)[0], text.strip()
     if likely := catalogue.kind_of(text.partition("(")[0]):
-        meant = f"{likely}:{text}"
+        text = f"{likely}:{text}"
     elif text in known:
-        meant = f"{text}:{known[text].syntax}"
-    elif not kind and "=" in text:
-        meant = f"set:{text}"
-    else:
+        text = f"{text}:{known[text].syntax}"
+    elif kind or "=" not in text:
         return (
             f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
             "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
         )
-    return f"a directive starts with its kind and a colon: {meant}"
+    else:
+        text = f"set:{text}"
+    return f"a directive starts with its kind and a colon: {text}"
 
 
 def _remedy(composition: Composition, error: ConfigError, directive: str) -> str:
@@ -305,12 +283,8 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     container = graph.find_parameter(composition.config, error.place).value
     if error.place.endswith("model.blocks"):
-        model = graph.find_parameter(composition.config, error.place.removesuffix(".blocks")).value
-        if graph.computed(getattr(model, "num_layers", None)) == len(container):
-            return (
-                f"\nnum_layers is {len(container)}, and each layer has an entry of its own: set "
-                "the depth before fiddler:unroll to have more."
-            )
+        if any("unroll" in effect.text for effect in composition.effects):
+            return "\nSet the depth before fiddler:unroll to have more."
         return (
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."
@@ -319,25 +293,3 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
-
-
-def _where_applicable(
-    composition: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
-) -> list[str]:
-    """Return a sentence for each wrong directive: before or after which other one it applies."""
-    where, tried = [""] * len(wrong), Composition(composition.catalogue, base)
-    # A directive may fail the second time: a pipe, for example, cannot be read again.
-    with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
-        for number in range(len(composition.effects) + 1):
-            for i, failure in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
-                is_before = number < failure.position
-                if number == failure.position or (where[i] and not is_before):
-                    continue
-                with contextlib.suppress(ConfigError):
-                    Composition(composition.catalogue, tried.config).apply(0, failure.text)
-                    other = composition.effects[number if is_before else number - 1]
-                    word = "before" if is_before else "after"
-                    where[i] = f"\nIt applies {word} {other.named}."
-            if number < len(composition.effects):
-                tried.apply(number, composition.effects[number].text)
-    return where

@@ -16,8 +16,8 @@ from fidgpt.graph.difference.expectations import Unmet
 from fidgpt.graph.edits import Edit, carry_out
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.identity import is_same
-from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.walk import is_node, title
+from fidgpt.graph.provenance import short_text
+from fidgpt.graph.walk import is_node
 
 
 def is_noop(effect: Effect) -> bool:
@@ -37,13 +37,6 @@ def own_errors(composition: Composition, *, allow_noop: bool = False) -> list[st
         ]
         return [*idle, *outdated(composition)]
     return []
-
-
-def described(value: object) -> str:
-    """Return a value in a few words; a component by its name alone."""
-    if value is fdl.NO_VALUE:
-        return "unset"
-    return f"{title(value)}(...)" if isinstance(value, fdl.Buildable) else leaf_text(value)
 
 
 def overridden(composition: Composition) -> Iterator[str]:
@@ -187,7 +180,7 @@ def _depends(effect: Effect, values: list[Edit], settled: list[str]) -> bool:
         assert effect.rerun is not None
         after = effect.rerun(change)
         return {
-            edit.path: describe(edit.after) if _is_plain(edit.after) else described(edit.after)
+            edit.path: describe(edit.after) if _is_plain(edit.after) else short_text(edit.after)
             for edit in edits_between(before[0], after)
             if not any(_is_inside(edit.path, path) for path in settled)
         }

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from fidgpt.errors import ConfigError
+
 if TYPE_CHECKING:
     import fiddle as fdl
 
@@ -102,8 +104,6 @@ def with_environment(text: str) -> str:
     def value_of(match: re.Match[str]) -> str:
         value = os.environ.get(match[1], match[2])
         if value is None:
-            from fidgpt.graph import ConfigError
-
             raise ConfigError(
                 f"the environment variable {match[1]} of {match[0]} is not set: "
                 f"export {match[1]}=..., or give a default: ${{env:{match[1]},...}}"
@@ -150,8 +150,6 @@ def split_assignment(
     left = match[1].strip() if match else ""
     if match and left and (signed or not match[2]):
         return left, match[2], match[3]
-    from fidgpt.graph import ConfigError
-
     if not match or not left:
         raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")
     raise ConfigError(

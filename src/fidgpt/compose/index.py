@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.compose.directives import DEFAULT_CONFIG, is_base, read_file
+from fidgpt.errors import ConfigError
 from fidgpt.files import cache_directory, read_json
 
 Index = dict[str, Any]
@@ -70,8 +71,6 @@ def build(directive: str, allowed: Sequence[str] = ()) -> Index:
     done = subprocess.run(**_options(directive, allowed), capture_output=True, text=True)
     if done.returncode == 0:
         return json.loads(done.stdout.splitlines()[-1])  # a module may print when it is imported
-    from fidgpt.graph import ConfigError  # late: takes Fiddle
-
     message = done.stderr.strip() or "the process was killed"
     if not message.startswith("error: "):
         message = f"{directive} cannot be composed: {message.splitlines()[-1]}"

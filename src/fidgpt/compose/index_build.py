@@ -17,10 +17,10 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, base_of, checksum
+from fidgpt.errors import run_command
 from fidgpt.files import atomic_path
 from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
 from fidgpt.graph.docs import description, doc_of, first_sentence
-from fidgpt.graph.errors import run_command
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fitting import builds, fitting
 from fidgpt.graph.paths import ParameterRef, find_parameter
@@ -121,13 +121,10 @@ def _described(holder: fdl.Buildable, key: Any, tags: Mapping[str, Any]) -> Entr
 
 
 def _text(value: Any, shown: set[int]) -> str:
-    if value is fdl.NO_VALUE:
-        return ""
-    if isinstance(value, fdl.Buildable):
-        return title(value)
-    is_leaf = id(value) not in shown
-    items = [] if is_leaf else [_text(child, shown) for _, child in children(value)]
-    text = outlines.leaf_text(value) if is_leaf else f"[{', '.join(items)}]"
+    if value is fdl.NO_VALUE or isinstance(value, fdl.Buildable):
+        return title(value) if isinstance(value, fdl.Buildable) else ""
+    items = [_text(child, shown) for _, child in children(value)] if id(value) in shown else []
+    text = f"[{', '.join(items)}]" if id(value) in shown else outlines.leaf_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 

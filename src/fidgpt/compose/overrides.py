@@ -24,10 +24,8 @@ import yaml
 
 from fidgpt.compose.messages import Written, directive_error
 from fidgpt.compose.sources import is_url, read_text
-from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import raise_all
-from fidgpt.graph.expressions import split_at_commas
-from fidgpt.graph.paths import parse_selector
+from fidgpt.errors import raise_all
+from fidgpt.graph import ConfigError, expressions, paths
 from fidgpt.graph.yaml import YAMLError, read_nodes
 
 SWEEPS = ("zip", "repeat", "ablate")  # the flags of a sweep that its section may hold as they are
@@ -158,15 +156,12 @@ class _Reader:
                 self._of_kind(kind, item, item)
         elif isinstance(value, yaml.MappingNode):
             for name, (inner, entry) in _entries(value).items():
-                rest = f"={_text(entry)}" if self._assigns(kind) else _call(entry)
+                rest = f"={_text(entry)}" if "=" in self._kinds[kind].syntax else _call(entry)
                 self._add(f"{kind}:{name}{rest}", inner)
         else:
             is_file = self._kinds[kind].completes == "file"
             text = _beside(self._file, value.value) if is_file else value.value
             self._add(f"{kind}:{text}", key)
-
-    def _assigns(self, kind: str) -> bool:
-        return "=" in self._kinds[kind].syntax
 
     def _sweep(self, section: yaml.Node) -> None:
         """Read the axes of a sweep: as one types them, or a tree whose values are lists."""
@@ -176,7 +171,7 @@ class _Reader:
         for name, (key, value) in _entries(section).items():
             if name in SWEEPS:
                 self.axes += [(name, self._written(_plain(n), n)) for n in _items(value)]
-            elif name in self._kinds and not self._assigns(name):
+            elif name in self._kinds and "=" not in self._kinds[name].syntax:
                 texts = (_text(item, nested=True) for item in _items(value))
                 self.axes.append(("sweep", self._written(f"{name}:{','.join(texts)}", key)))
             elif name in self._kinds and isinstance(value, yaml.MappingNode):
@@ -256,7 +251,7 @@ def _refers(text: str, *, nested: bool) -> bool:
         return _REFERENCE.search(text) is not None
     is_call = _CALL.fullmatch(text.strip()) is not None
     try:
-        return (is_call or not {*text} & {*"'\""}) and len(split_at_commas(text)) == 1
+        return (is_call or not {*text} & {*"'\""}) and len(expressions.split_at_commas(text)) == 1
     except ConfigError:
         return False
 
@@ -280,7 +275,7 @@ def _joined(path: str, key: str) -> str:
         return f"{path}[{key}]"
     signed = _SIGNED.fullmatch(key)
     try:
-        parse_selector(signed[1] if signed else key)
+        paths.parse_selector(signed[1] if signed else key)
     except ConfigError:
         return f"{path}[{key!r}]"
     return f"{path}{key}" if key[0] in "[:@" else f"{path}.{key}"

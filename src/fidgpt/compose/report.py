@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.compose.attribution import Attribution
+from fidgpt.compose.attribution import messages_of
 from fidgpt.compose.composition import Composition
-from fidgpt.compose.conflicts import described, overridden, own_errors
+from fidgpt.compose.conflicts import overridden, own_errors
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
+from fidgpt.errors import listed, raise_all
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.provenance import places_of
+from fidgpt.graph.provenance import places_of, short_text
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def naming_directives(composition: Composition, *, allow_noop: bool = False) -> 
     except ConfigError as error:
         raise ConfigErrors(
             [
-                *Attribution(composition).messages(error),
+                *messages_of(composition, error),
                 *own_errors(composition, allow_noop=allow_noop),
             ]
         ) from error
@@ -47,7 +47,7 @@ def other_errors(
     try:
         check_and_bind(composition.config, constraints=constraints)
     except ConfigError as error:
-        messages = Attribution(composition).messages(error, attributed_only=True)
+        messages = messages_of(composition, error, attributed_only=True)
     return [*messages, *own_errors(composition, allow_noop=allow_noop)]
 
 
@@ -91,7 +91,7 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
         changes.append(text)
         if verbose:
             changes += [
-                f"  {edit.path}: {described(edit.before)} -> {described(edit.after)}"
+                f"  {edit.path}: {short_text(edit.before)} -> {short_text(edit.after)}"
                 for edit in effect.edits
             ]
     idle = [

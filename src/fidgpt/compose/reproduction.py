@@ -15,10 +15,8 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.sources import RESUMED, is_url
-from fidgpt.graph import ConfigError, diff_text, parts, suggest
-from fidgpt.graph.codec import shortest
-from fidgpt.graph.errors import at
-from fidgpt.graph.provenance import Source, sources_of
+from fidgpt.errors import at
+from fidgpt.graph import ConfigError, codec, diff_text, parts, provenance, suggest
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them
@@ -72,7 +70,7 @@ def base_of(composition: Composition) -> str:
     return nearest(composition.config, named_graphs(composition.catalogue))
 
 
-def _first_of(sources: Sequence[Source]) -> list[str]:
+def _first_of(sources: Sequence[provenance.Source]) -> list[str]:
     """Return the directive that began what others then changed; none if that was no named config.
 
     A graph that no directive began is `config:base`.
@@ -124,12 +122,12 @@ def remembered(cfg: fdl.Config) -> list[str]:
     return [text for text in meant if _is_portable(text)]
 
 
-def _sources(cfg: fdl.Config) -> list[Source]:
+def _sources(cfg: fdl.Config) -> list[provenance.Source]:
     """Return the directives that a graph's history names, in order.
 
     Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
     """
-    sources = sources_of(node.value for node in parts(cfg))
+    sources = provenance.sources_of(node.value for node in parts(cfg))
     directives = [source for source in sources if source.kind == "directive"]
     return sorted(directives, key=lambda source: (source.run is None, source.number))
 
@@ -207,7 +205,7 @@ def _reproduced(cfg: fdl.Config, start: Sequence[str], catalogue: Catalogue) -> 
 def part_name(function: Any, catalogue: Catalogue) -> str:
     """Return the shortest name of a constructor in a catalogue; its own if it has none there."""
     name = getattr(function, "__qualname__", repr(function))
-    module = shortest(getattr(function, "__module__", "builtins"), name.partition(".")[0])
+    module = codec.shortest(getattr(function, "__module__", "builtins"), name.partition(".")[0])
     for spelling in (name, f"{module.rpartition('.')[2]}.{name}", f"{module}.{name}"):
         with contextlib.suppress(KeyError, ConfigError):
             if catalogue.parts[spelling] is function:

@@ -13,10 +13,9 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import DIRECTIVES
-from fidgpt.graph import Resolved, fiddle, hints, title
+from fidgpt.graph import Resolved, fiddle, hints, title, values
 from fidgpt.graph.docs import doc_of
 from fidgpt.graph.fitting import builds, fitting
-from fidgpt.graph.values import choices_of
 
 Schema = dict[str, Any]
 DIALECT = "http://json-schema.org/draft-07/schema#"  # which the server of editors reads
@@ -41,7 +40,7 @@ class _Schema:
         self._catalogue = catalogue
         self._definitions: dict[str, Schema] = {}
         self._names: dict[int, str] = {}
-        self._fitting = functools.cache(self._names_that_fit)
+        self._fitting = functools.cache(lambda hint: fitting(hint, self._components))
 
     @functools.cached_property
     def _components(self) -> Mapping[str, Any]:
@@ -125,7 +124,7 @@ class _Schema:
 
     def _allowed(self, hint: Any) -> Iterator[Schema]:
         """Yield a schema for each kind of value that fits an annotation."""
-        choices = choices_of(hint)
+        choices = values.choices_of(hint)
         if choices:
             yield {"enum": sorted(map(str, choices))}
             yield {"type": "string", "pattern": r"[.{]"}
@@ -162,9 +161,6 @@ class _Schema:
                 yield {"type": "object", "required": ["use"]}
                 if args:
                     yield {"type": "array", "items": {"not": {"type": "object"}}}
-
-    def _names_that_fit(self, hint: Any) -> list[str]:
-        return fitting(hint, self._components)
 
 
 def _object(properties: Schema, *, is_open: bool = False) -> Schema:

@@ -7,10 +7,9 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import listed
 from fidgpt.files import check_url, parse_json, read_all, read_bytes
-from fidgpt.graph import ConfigError, load_with_changes
-from fidgpt.graph.errors import listed
-from fidgpt.graph.provenance import restore_provenance
+from fidgpt.graph import ConfigError, load_with_changes, provenance
 
 RESUMED = " resumed after step "  # between the name of a run and the step
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
@@ -91,7 +90,7 @@ def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
         return cfg
     try:
         named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
-        restore_provenance(cfg, read_text(beside)[1], source=named)
+        provenance.restore_provenance(cfg, read_text(beside)[1], source=named)
     except UnreadableFile:  # there may be none
         pass
     except ConfigError as error:

@@ -9,12 +9,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import fiddle
-from fidgpt.graph.cloning import copies_of
-from fidgpt.graph.errors import ConfigError, listed, raise_all
-from fidgpt.graph.formulas import is_formula, look_up_names
-from fidgpt.graph.hints import computed
-from fidgpt.graph.identity import is_same
+from fidgpt.errors import ConfigError, listed, raise_all
+from fidgpt.graph import cloning, fiddle, formulas, hints, identity
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -38,7 +34,7 @@ class Binding:
             return False
         for binding in (self, other):
             binding.node.compared.add(binding.key)
-        return is_same(self.value, other.value)
+        return identity.is_same(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +256,7 @@ class Resolved:
     @cached_property
     def copies(self) -> dict[int, Any]:
         """The bound copy of every node, by the identity of the node."""
-        copies = copies_of(self.nodes)
+        copies = cloning.copies_of(self.nodes)
         bound = copies[id(self.root)]
         for item in self.inherited:
             value = copies.get(id(item.binding.value), item.binding.value)
@@ -268,8 +264,8 @@ class Resolved:
         for node in self.nodes:
             for key in unset_parameters(copies[id(node.value)]):
                 fiddle.assign(copies[id(node.value)], key, fiddle.default_of(node.value, key))
-        if any(is_formula(node.value) for node in self.nodes):
-            look_up_names(bound, parts(bound))
+        if any(formulas.is_formula(node.value) for node in self.nodes):
+            formulas.look_up_names(bound, parts(bound))
         elif any(is_node(item.binding.value) for item in self.inherited):
             nodes(bound)  # raises if a value contains itself
         for node in self.nodes:
@@ -302,7 +298,7 @@ def numbers_in(root: Any) -> Callable[[Any, fiddle.Key], Any]:
     def number(part: Any, key: fiddle.Key) -> Any:
         with contextlib.suppress(ConfigError):  # which is reported when the graph is used
             bound = resolved().copies[id(part)]
-            return computed(fiddle.all_arguments(bound).get(key, fdl.NO_VALUE))
+            return hints.computed(fiddle.all_arguments(bound).get(key, fdl.NO_VALUE))
         return fdl.NO_VALUE
 
     return number
@@ -374,8 +370,10 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
     for node, path in unset:
         above = node.parents[0][0] if node.parents else node
         formula = above.parents[0][0] if above.parents else above
-        if is_formula(formula.value) and above is not formula:
-            yield _formula_error(name, formula)
+        if formulas.is_formula(formula.value) and above is not formula:
+            why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
+            remedy = f"Write the path of a number in its place, or {formula.path}*=2 for its own."
+            yield ConfigError(f"{why}.\n  {remedy}", place=formula.path)
         else:
             paths.append(path)
     if paths:
@@ -388,27 +386,6 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
             place=paths[0],
             sources=paths,
         )
-
-
-def _formula_error(name: str, formula: Node) -> ConfigError:
-    """Return the error of a formula whose tag no enclosing node sets, with what to write."""
-    root = formula
-    while root.parents:
-        root = root.parents[0][0]
-    settings = [
-        join(node.path, step_to(key))
-        for node in parts(root.value)
-        for key, tags in _tags(node.value, is_set=True).items()
-        if name in {tag.__name__ for tag in tags}
-    ]
-    if formula.path in settings:
-        remedy = f"To change its present value, write for example {formula.path}*=2."
-    elif settings:
-        remedy = f"{settings[0]} sets it for what is inside: write {{{settings[0]}}}."
-    else:
-        remedy = "Write the path of a number in its place."
-    why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
-    return ConfigError(f"{why}.\n  {remedy}", place=formula.path)
 
 
 def _enclosing(node: Node, paths: list[str]) -> str:

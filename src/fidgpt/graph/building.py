@@ -10,15 +10,13 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import binding, checking, fiddle, formulas, hints
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.errors import ConfigError, ConfigErrors, raise_all
-from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
+from fidgpt.errors import ConfigError, ConfigErrors, raise_all
+from fidgpt.graph import binding, checking, cloning, fiddle, formulas, hints, secrets
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
@@ -91,26 +89,12 @@ def resolve_checked(root: Any) -> binding.Resolved:
     return resolved
 
 
-@overload
 def build(
-    root: fdl.Config[T],
+    root: fdl.Config[T] | fdl.Partial[Any] | binding.Resolved | list[Any] | dict[str, Any],
     *,
     constraints: Iterable[Constraint] = (),
     within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> T: ...
-@overload
-def build(
-    root: binding.Resolved | fdl.Partial[Any] | list[Any] | dict[str, Any],
-    *,
-    constraints: Iterable[Constraint] = (),
-    within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> Any: ...
-def build(
-    root: Any,
-    *,
-    constraints: Iterable[Constraint] = (),
-    within: Mapping[str, AbstractContextManager[object]] | None = None,
-) -> Any:
+) -> T:
     """Check, bind and build a graph: `fdl.build`, with errors that name the path and the remedy.
 
     Args:
@@ -171,26 +155,27 @@ def _plain(bound: Any) -> Any:
     `fdl.build` copies lists and dicts, but neither sets nor defaults, whose receiver could
     change them for the config and for all later calls.
     """
-    root = with_secrets_revealed(bound)
-    if any(_lent(node.value) for node in nodes(root)):
-        root, copies = clone(root) if root is bound else root, dict[int, Any]()
+    root, copies = bound, dict[int, Any]()
+    if any(_lent(node.value) for node in nodes(bound)):
+        root = cloning.clone(bound)
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
             for key, value in _lent(node.value).items():
-                items[key] = _owned(value, copies)
+                items[key] = _owned(secrets.revealed(value), copies)
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
 
 
 def _lent(value: Any) -> dict[Any, Any]:
-    """The containers in a node that `fdl.build` would pass on themselves, by key."""
+    """The values in a node, by key, that `fdl.build` would pass on themselves, and secrets."""
     if not IS_PART[type(value)]:
         items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
-        return {key: item for key, item in items if _is_passed_on(item)}
+        return {key: item for key, item in items if _is_passed_on(item) or _is_secret(item)}
     held = fiddle.raw_arguments(value)
     return {
         key: argument
         for key, argument in fiddle.all_arguments(value).items()
         if _is_passed_on(argument, is_default=key not in held)
+        or (key in held and _is_secret(argument))
     }
 
 
@@ -212,12 +197,17 @@ def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
     return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
 
 
+def _is_secret(value: Any) -> bool:
+    return type(value) not in (list, dict) and secrets.has_secrets(value)
+
+
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
     """Return the names of the arguments that a text shows with values, as `f"{name=}"` does."""
     return [
         name
         for name, value in arguments.items()
-        if f"{name}=" in text and _has_words(text, f"{name}={value!r}")
+        if f"{name}=" in text
+        and re.search(rf"(?<![\w.\]]){re.escape(f'{name}={value!r}')}(?!\w|\.\d)", text)
     ]
 
 
@@ -232,11 +222,6 @@ def shown_last(text: str, arguments: Mapping[str, Any]) -> list[str]:
         for name, value in arguments.items()
         if any(repr(x) in last for x in (value if isinstance(value, list | tuple) else [value]))
     ]
-
-
-def _has_words(text: str, words: str) -> bool:
-    """Whether a text has some words that are not part of a longer name or number."""
-    return re.search(rf"(?<![\w.\]]){re.escape(words)}(?!\w|\.\d)", text) is not None
 
 
 def constraint_errors(root: Any, constraints: Iterable[Constraint]) -> Iterator[ConfigError]:
@@ -314,7 +299,7 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     def built(item: Any) -> Any:
         if id(item) in made:
             return made[id(item)]
-        return copy.copy(item) if _is_passed_on(item) else revealed(item)
+        return copy.copy(item) if _is_passed_on(item) else secrets.revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}
@@ -384,4 +369,4 @@ def _shown_paths(text: str, part: Any, path: str) -> list[str]:
 
 
 def _message(error: Exception) -> str:
-    return redacted("\n".join(str(error).splitlines()[:_MAX_LINES]))
+    return secrets.redacted("\n".join(str(error).splitlines()[:_MAX_LINES]))

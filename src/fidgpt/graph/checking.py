@@ -11,9 +11,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, raise_all
 from fidgpt.graph import fiddle, hints
 from fidgpt.graph.binding import unset_parameters
-from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.formulas import means_formula
 from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
@@ -90,17 +90,15 @@ def _type_errors(node: Node) -> Iterator[ConfigError]:
             continue
         path = join(node.path, step_to(key))
         inner, item, hint = path, value, hints.hint_of(part, key)
-        num_others = 0
-        while wrong := list(_wrong_items(inner, item, hint)):
-            (inner, item, hint), num_others = wrong[0], len(wrong) - 1
+        while wrong := next(_wrong_items(inner, item, hint), None):
+            inner, item, hint = wrong
         where = "" if inner == path else " there"
-        others = f" {num_others} more do not fit." if num_others else ""
         how = f"\n  Set a value of that type:  set:{path}=..." if hints.can_be_typed(hint) else ""
         if isinstance(item, str) and means_formula(item, hint):
             how = f"\n  Make a text a formula:  fidgpt.graph.formulas.make_formula(cfg, {item!r})"
         yield ConfigError(
             f"{inner} is {describe(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
-            f"{others}{hints.missing_methods(item, hint)}{how}",
+            f"{hints.missing_methods(item, hint)}{how}",
             place=path,
         )
 

@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.fiddle import copy_part, raw_arguments
-from fidgpt.graph.hints import is_quantity
+from fidgpt.graph import fiddle, hints
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, nodes
 
 B = TypeVar("B", bound=fdl.Buildable)
@@ -33,7 +32,7 @@ def clone_part(part: B) -> B:
     """
     inner = nodes(part)
     kept = [node.value for node in inner[1:] if isinstance(node.value, fdl.Config)]
-    return copies_of(inner, kept=[part for part in kept if not is_quantity(part)])[id(part)]
+    return copies_of(inner, kept=[part for part in kept if not hints.is_quantity(part)])[id(part)]
 
 
 def copies_of(graph_nodes: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, Any]:
@@ -62,12 +61,12 @@ def copies_of(graph_nodes: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[
 def _with_children(value: Any, take: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if IS_PART[kind]:
-        arguments = dict(raw_arguments(value))
+        arguments = dict(fiddle.raw_arguments(value))
         if not LEAVES.issuperset(map(type, arguments.values())):
             arguments = {
                 key: arg if type(arg) in LEAVES else take(arg) for key, arg in arguments.items()
             }
-        return copy_part(value, arguments)
+        return fiddle.copy_part(value, arguments)
     if not IS_NODE[kind]:
         return value
     if isinstance(value, tuple):

@@ -15,7 +15,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.errors import ConfigError, suggest
 from fidgpt.graph.fiddle import kind_of
 from fidgpt.graph.walk import title
 from fidgpt.late import exports
@@ -336,11 +336,8 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
 def _torch_value(kind: str, text: str) -> Any:
     import torch  # only a file that names a dtype or device needs it
 
-    try:
-        name = text.removeprefix("torch.")  # getattr would import any module of this name
-        value = vars(torch).get(name) if kind == "dtype" else torch.device(text)
-    except RuntimeError:
-        value = None
+    name = text.removeprefix("torch.")  # getattr would import any module of this name
+    value = vars(torch).get(name) if kind == "dtype" else torch.device(text)
     if not isinstance(value, getattr(torch, kind)):
         raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
     return value

@@ -1,18 +1,17 @@
 """The graph as a Python program."""
 
 import builtins
+import itertools
 import keyword
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import codec, fiddle, walk
-from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at
+from fidgpt.errors import ConfigError, at
+from fidgpt.graph import bound, codec, fiddle, walk
 
 _WIDTH = 100
 
@@ -55,7 +54,7 @@ class _Imports:
     """Collects what a module imports, and the names that it takes."""
 
     def __init__(self) -> None:
-        self._names: dict[str, set[str]] = {"": {"fiddle as fdl"}}  # by the package
+        self._lines = {"import fiddle as fdl"}
         self._taken: dict[str, str] = dict.fromkeys([*keyword.kwlist, *dir(builtins), "fdl"], "")
 
     def name(self, thing: Any) -> str:
@@ -75,37 +74,22 @@ class _Imports:
         if self._taken.setdefault(name, module) != module:
             package, name = "", module
             self._taken.setdefault(module.partition(".")[0], "")
-        self._names.setdefault(package, set()).add(name)
+        self._lines.add(f"from {package} import {name}" if package else f"import {name}")
         return name
 
     def variable(self, path: str) -> str:
-        """Return a free name for what lies at a path: its last step or two, or with a number."""
-        steps = [_as_name(step) for step in path.split(".")]
-        names = [steps[-1], "_".join(steps[-2:])]
-        number = 2
-        while names[0] in self._taken:
-            names = [*names[1:], f"{steps[-1]}_no{number}"]
-            number += 1
-        self._taken[names[0]] = path
-        return names[0]
+        """Return a free name for what lies at a path: its last step, maybe with a number."""
+        words = re.findall(r"\w+", path.rpartition(".")[2]) or ["part"]
+        name = "_".join(dict.fromkeys([words[0], words[-1]]))
+        name = f"part_{name}" if name[0].isdigit() else name
+        names = itertools.chain([name], (f"{name}_no{number}" for number in itertools.count(2)))
+        free = next(name for name in names if name not in self._taken)
+        self._taken[free] = path
+        return free
 
     def lines(self) -> list[str]:
-        """Return the imports in the order of isort: the standard library, others, fidgpt."""
-        imports = [f"import {name}" for name in sorted(self._names.pop(""), key=str.lower)]
-        for package, names in sorted(self._names.items(), key=lambda item: item[0].lower()):
-            imports.append(f"from {package} import {', '.join(sorted(names, key=str.lower))}")
-        sections: list[list[str]] = [[], [], []]
-        for line in imports:
-            top = re.split(r"\W", line)[1]
-            sections[0 if top in sys.stdlib_module_names else 1 + (top == "fidgpt")].append(line)
-        return [line for section in sections if section for line in (*section, "")][:-1]
-
-
-def _as_name(step: str) -> str:
-    """Return a step of a path as a name: `blocks_0` for `blocks[0]`."""
-    words = re.findall(r"\w+", step)
-    name = "_".join([*words[:1], *words[-1:]] if len(words) > 1 else words) or "part"
-    return f"part_{name}" if name[0].isdigit() else name
+        """Return the imports of modules, then those from packages."""
+        return sorted(self._lines, key=lambda line: (line.startswith("from"), line.lower()))
 
 
 def python(root: fdl.Buildable, *, name: str = "config") -> str:
@@ -126,7 +110,7 @@ class _Writer:
         self._name = name
         self._imports = _Imports()
         self._imports.variable(name)
-        self._graph = BoundGraph(root, bound=False)
+        self._graph = bound.BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
 
     def module(self, root: fdl.Buildable) -> Iterator[str]:

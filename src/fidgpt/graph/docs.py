@@ -12,8 +12,7 @@ from docstring_parser import ParseError, parse
 
 from fidgpt.graph.hints import cached
 
-_SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z0-9\"'(`]|\s*$)", re.DOTALL)
-_ABBREVIATION = re.compile(r"\b(al|cf|e\.g|eq|fig|i\.e|resp|vs)\.$", re.IGNORECASE)
+_END = re.compile(r"(?<=[.!?])(?<!al\.)(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z0-9\"'(`])")  # of a sentence
 _SECTION = re.compile(r"(Args|Raises|Returns|Yields):\s")
 _ROLE = re.compile(r":(?:\w+:)+`~?([^`<]*?)(?: ?<[^`]*>)?`")  # Sphinx: :class:`~torch.Tensor`
 _ASIDE = re.compile(r"\n\s*\n\s*(?:\.\. |[*-] )|\n\s*\.\. ")  # a formula, a list, a note
@@ -55,13 +54,7 @@ def description(function: Any) -> str:
 
 def first_sentence(text: str) -> str:
     """The first sentence of a docstring, on one line."""
-    paragraph = inspect.cleandoc(text).partition("\n\n")[0]
-    end = 0
-    for match in _SENTENCE.finditer(paragraph):
-        end = match.end()
-        if not _ABBREVIATION.search(match.group()):
-            break
-    return _plain(paragraph[:end] or paragraph)
+    return _plain(_END.split(inspect.cleandoc(text).partition("\n\n")[0])[0])
 
 
 def _docstrings(function: Any) -> Iterator[str]:

@@ -9,9 +9,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, paths
-from fidgpt.graph.binding import Resolved
-from fidgpt.graph.outlines import outline
+from fidgpt import errors
+from fidgpt.graph import binding, outlines, paths
 
 _NOTEBOOK_DEPTH = 3
 
@@ -111,11 +110,11 @@ def draw(root: Any, *, at: str = "", depth: int | None = None) -> Drawing:
     """
     import fiddle.graphviz  # late: not everyone draws
 
-    bound = Resolved.of(root).bound
+    bound = binding.Resolved.of(root).bound
     start = paths.find_parameter(bound, at).value if at else bound
     if not isinstance(start, fdl.Buildable):
         raise errors.ConfigError(f"{at or 'the root'} is not a component to draw.")
     source = fiddle.graphviz.render(start, max_depth=depth).source
     # XML has no control characters, not even escaped.
     printable = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in source)
-    return Drawing(printable, outline(root))
+    return Drawing(printable, outlines.outline(root))

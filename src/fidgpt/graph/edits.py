@@ -11,10 +11,8 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance
-from fidgpt.graph.binding import inherit_all, unset_parameters
-from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at, listed
+from fidgpt.errors import ConfigError, at, listed
+from fidgpt.graph import binding, bound, cloning, expressions, fiddle, formulas, hints, provenance
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader
@@ -367,9 +365,9 @@ def carry_out(planned: Iterable[Planned]) -> list[Edit]:
 def _carry_out_unless_equal(root: Any, planned: list[Planned]) -> list[Edit]:
     """Carry out a plan; nothing changes where new nodes equal the old and are shared alike."""
     has_nodes = any(is_node(value) and not is_same(ref.value, value) for ref, value in planned)
-    before = BoundGraph(root, bound=False).digest[id(root)] if has_nodes else ""
+    before = bound.BoundGraph(root, bound=False).digest[id(root)] if has_nodes else ""
     edits = carry_out(planned)
-    is_equal = has_nodes and BoundGraph(root, bound=False).digest[id(root)] == before
+    is_equal = has_nodes and bound.BoundGraph(root, bound=False).digest[id(root)] == before
     return [] if is_equal else edits
 
 
@@ -410,7 +408,7 @@ def _leading(root: Any, refs: list[ParameterRef]) -> list[ParameterRef]:
     selected = {(id(ref.container), ref.key) for ref in refs}
     sources: dict[tuple[int, fiddle.Key], tuple[int, fiddle.Key]] = {}
     with contextlib.suppress(ConfigError):  # a conflict is for `bind` to report
-        for item in inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
+        for item in binding.inherit_all(nodes(root), is_whole=False) if len(selected) > 1 else ():
             sources[id(item.part), item.key] = id(item.binding.node.value), item.binding.key
 
     def inputs(ref: ParameterRef) -> Iterator[tuple[int, fiddle.Key] | None]:
@@ -418,7 +416,7 @@ def _leading(root: Any, refs: list[ParameterRef]) -> list[ParameterRef]:
         yield sources.get((id(ref.container), ref.key))
         for node in parts_of(ref.value) if hints.is_quantity(ref.value) else ():
             part = node.value
-            yield from (sources.get((id(part), key)) for key in unset_parameters(part))
+            yield from (sources.get((id(part), key)) for key in binding.unset_parameters(part))
             for name in formulas.names_in(part.text) if formulas.is_formula(part) else ():
                 with contextlib.suppress(ConfigError):  # a tag, or a path that leads nowhere yet
                     named = find_parameter(root, name)

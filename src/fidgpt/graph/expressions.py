@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.errors import ConfigError, suggest
 from fidgpt.graph.fiddle import VARIADIC
 
 UNREADABLE = (

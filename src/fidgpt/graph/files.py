@@ -13,10 +13,10 @@ from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.collection import gc_paused
+from fidgpt.errors import ConfigError, at, suggest
 from fidgpt.graph import codec, fiddle, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
 
 FORMAT = "fidgpt.config"
@@ -25,9 +25,6 @@ TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
 _SECTIONS = ("set", "tags", "inherited", "defaults")
 _ENTRY = {*KINDS, TAGGED, *_SECTIONS}
-_MOST = 96  # characters of a list or dict that stays on one line
-_SECTION_DEPTH = 3  # of the sections of a node in a document
-_to_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 @gc_paused()
@@ -38,8 +35,11 @@ def dump(root: fdl.Buildable | Resolved, *, form: Literal["json", "yaml"] = "jso
       ConfigError: something in the graph has no name or form that a file can hold, or the graph
         cannot be bound.
     """
-    document = write(root)
-    return to_json(document) if form == "json" else to_yaml(document)
+    if form == "json":
+        return to_json(write(root))
+    from fidgpt.graph.yaml import write_yaml  # late: most files are JSON
+
+    return write_yaml(write(root))
 
 
 def load(text: str, *, source: str = "the config file", allowed: tuple[str, ...] = ()) -> Any:
@@ -125,41 +125,7 @@ def _data_of(text: str) -> Any:
 
 def to_json(document: dict[str, Any]) -> str:
     """Return a document as JSON."""
-    return _json(document, 0) + "\n"
-
-
-def to_yaml(document: dict[str, Any]) -> str:
-    """Return a document as YAML."""
-    from fidgpt.graph.yaml import write_yaml  # late: most files are JSON
-
-    return write_yaml(document, is_flow=_is_short)
-
-
-def _json(value: Any, depth: int) -> str:
-    if _is_short(value, depth):
-        return _to_json(value)
-    if isinstance(value, dict):
-        items = [f"{_to_json(key)}: {_json(item, depth + 1)}" for key, item in value.items()]
-    else:
-        items = [_json(item, depth + 1) for item in value]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    end = "\n" + " " * depth
-    return f"{opening}{end} {f',{end} '.join(items)}{end}{closing}"
-
-
-def _is_short(value: Any, depth: int) -> bool:
-    """Return whether a value takes one line: a leaf, or a list or dict of few leaves.
-
-    The sections of a node never do, so that a second argument adds a line and changes none.
-    """
-    if not isinstance(value, dict | list) or not value:
-        return True
-    if depth <= _SECTION_DEPTH:
-        return False
-    if isinstance(value, dict):
-        ((key, item), *others) = value.items()
-        return key != "dict" and not others and _is_short(item, depth)
-    return not any(isinstance(item, dict | list) for item in value) and len(str(value)) <= _MOST
+    return json.dumps(document, ensure_ascii=False, indent=1) + "\n"
 
 
 def read_json(text: str) -> Any:

@@ -8,8 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import hints
-from fidgpt.graph.fiddle import VARIADIC
+from fidgpt.graph import fiddle, hints
 
 _POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 
@@ -88,7 +87,7 @@ def _takes(parameter: inspect.Parameter, own: Any, asked: Any) -> bool:
     """Whether a parameter takes what another annotation asks: a Tensor takes a Parameter."""
     own, asked = (getattr(side, "array_type", side) for side in (own, asked))
     is_narrower = inspect.isclass(own) and inspect.isclass(asked) and issubclass(asked, own)
-    is_named = parameter.kind in (parameter.KEYWORD_ONLY, *VARIADIC)
+    is_named = parameter.kind in (parameter.KEYWORD_ONLY, *fiddle.VARIADIC)
     return not is_named and (own == asked or is_narrower)
 
 

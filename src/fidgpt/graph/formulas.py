@@ -7,8 +7,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
+from fidgpt.errors import ConfigError, at, raise_all, suggest
 from fidgpt.graph import expressions, fiddle, hints, paths, selectors, walk
-from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
 
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")

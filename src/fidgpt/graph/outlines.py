@@ -1,7 +1,7 @@
 """The graph as indented text and as a flat list."""
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,16 +9,9 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
+from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Resolved, unset_parameters
 from fidgpt.graph.codec import home_of
-from fidgpt.graph.fiddle import (
-    Key,
-    all_arguments,
-    default_of,
-    kind_of,
-    raw_arguments,
-    set_arguments,
-)
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.walk import IS_PART, LEAVES, children, holders, join, step_to, title
@@ -82,11 +75,11 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
 
 def leaf_text(value: Any) -> str:
     """Return a value as in code, on one line, with each node as `X()`."""
-    kind = kind_of(value)
+    kind = fiddle.kind_of(value)
     if kind in LEAVES:
         return repr(value)
     if isinstance(value, fdl.Buildable):
-        return set_arguments(value)["text"] if is_formula(value) else f"{title(value)}()"
+        return fiddle.set_arguments(value)["text"] if is_formula(value) else f"{title(value)}()"
     if kind is dict:
         return f"{{{', '.join(f'{key!r}: {leaf_text(item)}' for key, item in value.items())}}}"
     if kind is list:
@@ -143,7 +136,7 @@ class _Outline:
         if self._names.get(id(value), path) != path:
             return f"*{self._names[id(value)]}"
         if is_formula(value):
-            return f"{self._anchor(value)}{set_arguments(value)['text']}"
+            return f"{self._anchor(value)}{fiddle.set_arguments(value)['text']}"
         return None if id(value) in self._holders else leaf_text(value)
 
     def _anchor(self, value: Any) -> str:
@@ -152,7 +145,7 @@ class _Outline:
     def _inside(self, value: Any, path: str) -> Iterator[_Line]:
         """Yield the lines below a title."""
         if IS_PART[type(value)]:
-            for key in all_arguments(value):
+            for key in fiddle.all_arguments(value):
                 yield from self._argument(value, key, str(key), join(path, step_to(key)))
             return
         keys = value if isinstance(value, dict) else [f"[{i}]" for i in range(len(value))]
@@ -162,8 +155,10 @@ class _Outline:
             else:
                 yield str(key), path + step, item, "set", None
 
-    def _argument(self, part: fdl.Buildable, key: Key, name: str, path: str) -> Iterator[_Line]:
-        known, default = raw_arguments(part), default_of(part, key)
+    def _argument(
+        self, part: fdl.Buildable, key: fiddle.Key, name: str, path: str
+    ) -> Iterator[_Line]:
+        known, default = fiddle.raw_arguments(part), fiddle.default_of(part, key)
         binding = self._resolved.inherited_by(part).get(key)
         if key in known:
             is_default = type(known[key]) in _PLAIN and is_same(known[key], default)
@@ -188,7 +183,8 @@ def flat(root: Any, *, defaults: bool = False) -> str:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    return _flat(rows(root, defaults=defaults))
+    shown = rows(root, defaults=defaults)
+    return "".join(f"{row.path} = {row.text}\n" for row in shown if row.path and row.text)
 
 
 def set_lines(root: Any) -> str:
@@ -197,8 +193,5 @@ def set_lines(root: Any) -> str:
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    return _flat(row for row in rows(root) if row.kind in ("set", "part"))
-
-
-def _flat(shown: Iterable[Row]) -> str:
+    shown = (row for row in rows(root) if row.kind in ("set", "part"))
     return "".join(f"{row.path} = {row.text}\n" for row in shown if row.path and row.text)

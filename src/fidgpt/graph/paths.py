@@ -8,8 +8,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.errors import ConfigError, MissingEntry, listed, nearest, suggest
 from fidgpt.graph import fiddle, hints
-from fidgpt.graph.errors import ConfigError, MissingEntry, listed, nearest, suggest
 from fidgpt.graph.walk import IS_PART, is_node, join, parts, step_to, title
 
 TEXT = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""

@@ -6,7 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, paths
+from fidgpt import errors
+from fidgpt.graph import fiddle, paths
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import diff
 
@@ -41,16 +42,9 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
     """
     decisions = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
     refused = [decision.change for decision in decisions if decision.permission is Permission.NEVER]
-    places = {change.path for change in refused}
-    whole = [change for change in refused if places.isdisjoint(_around(change.path))]
-    errors.raise_all([_refusal(change) for change in whole])
+    places = tuple(f"{change.path}{sign}" for change in refused for sign in ".[")
+    errors.raise_all([_refusal(change) for change in refused if not change.path.startswith(places)])
     return decisions
-
-
-def _around(path: str) -> list[str]:
-    """Return the paths of what holds a parameter, but the root."""
-    ends = [at for at, letter in enumerate(path) if letter in ".[" and at]
-    return [path[:end] for end in ends]
 
 
 def permission_of(root: Any, path: str) -> Permission:

@@ -16,7 +16,8 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
+from fidgpt import errors
+from fidgpt.graph import binding, fiddle, formulas, hints, outlines, paths
 from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
 
 

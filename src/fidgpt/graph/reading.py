@@ -10,9 +10,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
-from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, values
-from fidgpt.graph.binding import inherits
-from fidgpt.graph.errors import ConfigError, at, listed, nearest
+from fidgpt.errors import ConfigError, at, listed, nearest
+from fidgpt.graph import binding, cloning, expressions, fiddle, formulas, hints, values
 from fidgpt.graph.fitting import fitting as fitting_names
 from fidgpt.graph.paths import ParameterRef, describe
 from fidgpt.graph.walk import parts as parts_of
@@ -67,7 +66,7 @@ class TextReader:
         if sign == "+" and fiddle.kind_of(now) in _ITEMS:
             return self._extended(ref, now, text)
         with at(f"{ref.path}{sign}={text}"):
-            if ref.value is fdl.NO_VALUE and inherits(self._root, ref.container, ref.key):
+            if ref.value is fdl.NO_VALUE and binding.inherits(self._root, ref.container, ref.key):
                 tags = sorted(fdl.get_tags(ref.container, ref.key), key=str)
                 name = f"@{tags[0].__name__}"
                 return self._formula(ref, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)

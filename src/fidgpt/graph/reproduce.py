@@ -8,20 +8,16 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas, hints, walk
+from fidgpt import errors
+from fidgpt.graph import fiddle, formulas, hints, walk
 from fidgpt.graph.bound import BoundGraph
+from fidgpt.graph.difference import changes as kinds
 from fidgpt.graph.difference import comparison
-from fidgpt.graph.difference.changes import (
-    Change,
-    SharingChanged,
-    TagsChanged,
-    ValueChanged,
-)
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 
 
-def _list_of(change: Change) -> str | None:
+def _list_of(change: kinds.Change) -> str | None:
     """Return the path of the list or dict in which an item was added, moved or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
     is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
@@ -30,7 +26,7 @@ def _list_of(change: Change) -> str | None:
 
 
 def directives_for(
-    target: Any, changes: Iterable[Change], part_name: PartName, *, lists: bool
+    target: Any, changes: Iterable[kinds.Change], part_name: PartName, *, lists: bool
 ) -> list[str]:
     """Return directives that make changes in a graph, as far as directives can.
 
@@ -51,15 +47,12 @@ def directives_for(
     directives = dict.fromkeys([*whole.values(), *(text for text in rest if text)])
     # A call of a new node has its arguments.
     new = {d.partition(":")[2].partition("=")[0] for d in directives if d.startswith("use:")}
-    return [d for d in directives if not (d[:4] == "set:" and _holder_of(d[4:]) in new)]
-
-
-def _holder_of(assignment: str) -> str:
-    return assignment.partition("=")[0].rpartition(".")[0]
+    paths = {d: d.partition("=")[0].rpartition(".")[0] for d in directives}
+    return [d for d in directives if not (d[:4] == "set:" and paths[d][4:] in new)]
 
 
 def _whole_lists(
-    target: Any, changes: list[Change], part_name: PartName, *, lists: bool
+    target: Any, changes: list[kinds.Change], part_name: PartName, *, lists: bool
 ) -> dict[str, str]:
     """Return the outermost lists and dicts in which items were added, moved or removed.
 
@@ -77,20 +70,20 @@ def _whole_lists(
     return texts
 
 
-def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> str | None:
+def _directive(target: Any, change: kinds.Change, part_name: PartName, is_deep: bool) -> str | None:
     path, new, old = change.old.path or change.new.path, change.new, change.old.value
-    if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
+    if not path or new.path not in (None, path) or isinstance(change, kinds.TagsChanged):
         return None  # it is inside an item that moved
     if _list_of(change) is not None:
         return None
     is_part = isinstance(new.value, fdl.Buildable)
-    if isinstance(change, SharingChanged):
+    if isinstance(change, kinds.SharingChanged):
         if new.shared_with:
             return f"tie:{path}={new.shared_with}"
         return f"untie:{path}" if is_part else None
     if is_part and formulas.is_formula(new.value):
         return f"set:{path}{formula_text(new.value)}"
-    if is_part and not isinstance(change, ValueChanged):
+    if is_part and not isinstance(change, kinds.ValueChanged):
         known = fiddle.set_arguments(new.value)
         kept = fiddle.set_arguments(old) if isinstance(old, fdl.Buildable) else {}
         keys = [key for key in known if key not in kept or repr(kept[key]) != repr(known[key])]
@@ -119,7 +112,7 @@ class Repro(NamedTuple):
     """
 
     directives: list[str]
-    left: list[Change]
+    left: list[kinds.Change]
     is_same: bool
 
 
@@ -146,7 +139,7 @@ def repro(
     """
     target = BoundGraph(root)
 
-    def left_by(directives: Sequence[str]) -> list[Change] | None:
+    def left_by(directives: Sequence[str]) -> list[kinds.Change] | None:
         try:
             return list(comparison.diff(compose(directives), target))
         except errors.ConfigError:

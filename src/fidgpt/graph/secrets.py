@@ -10,12 +10,8 @@ import os
 import re
 from typing import Any
 
-import fiddle as fdl
-
+from fidgpt.errors import ConfigError
 from fidgpt.graph import fiddle
-from fidgpt.graph.cloning import clone
-from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.walk import parts
 
 _REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")
 _WRITTEN = re.compile(r"\$\{secret:[^{}]*\}?")  # a wrong one, too
@@ -93,25 +89,6 @@ def _value_of(reference: re.Match[str]) -> str:
         )
     _read[value] = reference[0]
     return value
-
-
-def with_secrets_revealed(bound: fdl.Buildable) -> fdl.Buildable:
-    """Return a bound graph in which texts have the values of their secrets; itself if none has.
-
-    Raises:
-      ConfigError: an environment variable is not set.
-    """
-    if not any(_with_secrets(node.value) for node in parts(bound)):
-        return bound
-    copied = clone(bound)
-    for node in parts(copied):
-        for key, value in _with_secrets(node.value).items():
-            fiddle.raw_arguments(node.value)[key] = revealed(value)
-    return copied
-
-
-def _with_secrets(part: fdl.Buildable) -> dict[fiddle.Key, Any]:
-    return {key: arg for key, arg in fiddle.raw_arguments(part).items() if has_secrets(arg)}
 
 
 def redacted(text: str) -> str:

@@ -6,9 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import fiddle, paths
-from fidgpt.graph.codec import shortest
-from fidgpt.graph.errors import ConfigError, MissingEntry, listed, suggest
+from fidgpt.errors import ConfigError, MissingEntry, listed, suggest
+from fidgpt.graph import codec, fiddle, paths
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
@@ -37,8 +36,9 @@ def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterR
     while left:
         (kind, named), *left = left
         if kind in ("called", "tag"):
-            known = functions_below(refs) if kind == "called" else tags_below(refs)
-            wanted, keys = _look_up(list(known), named, is_tag=kind == "tag")
+            called = [fdl.get_callable(ref.value) for ref in _parts(refs)]
+            known = {id(x): x for x in (called if kind == "called" else tags_below(refs))}
+            wanted, keys = _look_up([*known.values()], named, is_tag=kind == "tag")
             left = [*(("key", key) for key in keys), *left]
         else:
             wanted = named
@@ -110,12 +110,6 @@ def _parts(refs: Iterable[ParameterRef]) -> list[ParameterRef]:
     return [ref for ref in _below(refs) if IS_PART[type(ref.value)]]
 
 
-def functions_below(refs: Iterable[ParameterRef]) -> list[Any]:
-    """Return what the nodes at or below some references call, each once."""
-    called = [fdl.get_callable(ref.value) for ref in _parts(refs)]
-    return list({id(function): function for function in called}.values())
-
-
 def tags_below(refs: Iterable[ParameterRef]) -> set[Any]:
     """Return the tags of the parameters at or below some references."""
     carried = (fiddle.nonempty_tags(ref.value).values() for ref in _parts(refs))
@@ -174,12 +168,7 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
         return f"{what}. {suggest(name.rpartition('.')[2], called)}"
     if kind != "key":
         is_container = isinstance(first.value, list | tuple | dict)
-        why = (
-            f"{first.path or 'the root'} has {paths.num_entries(first.value)}"
-            if is_container
-            else ""
-        )
-        return f"{why or f'{state}, and has no entries'}."
+        return f"{state}{'' if is_container else ', and has no entries'}."
     holders = [ref.value for ref in refs if isinstance(ref.value, fdl.Buildable)]
     names = {str(name) for part in holders for name in fiddle.all_arguments(part)}
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
@@ -221,7 +210,7 @@ def _paths_of(function: Any) -> tuple[str, str]:
     """Return the names of a function with its module, and with the outermost that exports it."""
     defined = paths.path_of(function)
     module, _, name = defined.rpartition(".")
-    return defined, f"{shortest(module, name)}.{name}"
+    return defined, f"{codec.shortest(module, name)}.{name}"
 
 
 def find(root: Any, *functions: Any) -> list[fdl.Buildable]:

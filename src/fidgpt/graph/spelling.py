@@ -8,7 +8,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas, hints, identity, values, walk
+from fidgpt import errors
+from fidgpt.graph import fiddle, formulas, hints, identity, values, walk
 
 PartName = Callable[[Any], str]  # how directives call a constructor
 _WORD = re.compile(r"[A-Za-z_][\w./-]*")

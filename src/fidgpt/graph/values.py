@@ -9,8 +9,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from fidgpt.errors import ConfigError, suggest
 from fidgpt.graph import expressions, hints
-from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.expressions import NO_NUMBER, split_at_commas
 
 

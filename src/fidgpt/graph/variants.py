@@ -9,11 +9,11 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.errors import ConfigError
 from fidgpt.graph import fiddle, formulas
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.building import Constraint, check_and_bind, made_of, resolve_checked
 from fidgpt.graph.checking import is_wrong
-from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.selectors import find_parameters

@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.errors import ConfigError
 from fidgpt.graph.fiddle import Key, kind_of, named_defaults, raw_arguments, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)

@@ -1,12 +1,12 @@
 """Reading and writing YAML as plain data."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import yaml
 
-from fidgpt.graph.errors import ConfigError
+from fidgpt.errors import ConfigError
 from fidgpt.graph.expressions import read_float
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser if installed
@@ -205,26 +205,21 @@ def _error(node: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
-def is_inline(value: Any, depth: int) -> bool:
+def _is_inline(value: Any, depth: int) -> bool:
     """Whether to write a container on one line: all but mappings and lists of containers."""
     is_list = isinstance(value, list)
     is_short = not any(isinstance(item, dict | list) for item in value) if is_list else not value
     return is_short or depth >= _MAX_BLOCKS
 
 
-def write_yaml(root: Any, *, is_flow: Callable[[Any, int], bool] = is_inline) -> str:
-    """Return a YAML text for a tree of mappings, lists and plain values.
-
-    Args:
-      root: what to write; it holds no loops.
-      is_flow: whether a container at some depth is written in brackets, on one line.
-    """
+def write_yaml(root: Any) -> str:
+    """Return a YAML text for a tree of mappings, lists and plain values, which holds no loops."""
     events = [yaml.StreamStartEvent(), yaml.DocumentStartEvent()]
-    events += [*_events(root, is_flow), yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
+    events += [*_events(root), yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
     return yaml.emit(events, Dumper=yaml.SafeDumper, allow_unicode=True, width=2**31 - 1)
 
 
-def _events(root: Any, is_flow: Callable[[Any, int], bool]) -> Iterator[yaml.Event]:
+def _events(root: Any) -> Iterator[yaml.Event]:
     todo: list[tuple[Any, int]] = [(root, 0)]
     while todo:
         value, depth = todo.pop()
@@ -236,7 +231,7 @@ def _events(root: Any, is_flow: Callable[[Any, int], bool]) -> Iterator[yaml.Eve
                 items = [item for pair in value.items() for item in pair]
             else:
                 start, end, items = yaml.SequenceStartEvent, yaml.SequenceEndEvent(), value
-            yield start(None, None, True, flow_style=is_flow(value, depth))
+            yield start(None, None, True, flow_style=_is_inline(value, depth))
             todo += [(end, 0), *((item, depth + 1) for item in reversed(items))]
         else:
             yield _scalar(value)

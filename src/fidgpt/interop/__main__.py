@@ -11,8 +11,8 @@ from pathlib import Path
 from fidgpt.compose.catalogue import called, imported
 from fidgpt.compose.reproduction import program
 from fidgpt.compose.sources import read_text
+from fidgpt.errors import run_command
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import run_command
 from fidgpt.interop import Mapped, read_fine_tuning, read_levanter, read_torchtitan, read_torchtune
 from fidgpt.interop.hugging_face.trial import describe_hf
 

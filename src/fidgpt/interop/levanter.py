@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidgpt.data import DataError, load_tokenizer
+from fidgpt.errors import at
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.levanter_model import map_model
 from fidgpt.interop.recipes import Mapped, Recipe, content_of

@@ -14,10 +14,10 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.errors import at, raise_all
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
-from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import write_yaml

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fidgpt.errors import at
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.recipes import (
     FROM_CHECKPOINT,

@@ -9,18 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidgpt.compose.directives import (
-    DIRECTIVES,
-    assigns,
-    read_file,
-    split_assignment,
-    split_directive,
-    takes_numbers,
-    with_environment,
-)
+from fidgpt.compose import directives as registry
 from fidgpt.compose.messages import Written, directive_error
+from fidgpt.errors import at
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 
@@ -63,8 +55,10 @@ def parsed(directive: str) -> Parsed:
     Raises:
       ConfigError: an assignment has no `=`.
     """
-    kind, rest = split_directive(directive)
-    pieces = split_assignment(rest, directive) if assigns(kind) else ("", "", rest)
+    kind, rest = registry.split_directive(directive)
+    pieces = (
+        registry.split_assignment(rest, directive) if registry.assigns(kind) else ("", "", rest)
+    )
     return Parsed(kind, *pieces)
 
 
@@ -183,7 +177,7 @@ def axis(text: str, values: Iterable[object] | None = None) -> Axis:
       ConfigError: the axis has no values.
     """
     if values is not None:
-        separator = "=" if assigns(split_directive(text)[0]) else ":"
+        separator = "=" if registry.assigns(registry.split_directive(text)[0]) else ":"
         text += ("" if text.endswith((":", "=")) else separator) + ",".join(map(str, values))
     return Axis(f"--sweep={text}", tuple(Choice((value,)) for value in axis_values(text)))
 
@@ -195,8 +189,6 @@ def pairs(text: str) -> Axis:
       ConfigError: one of them has no values, or not as many as the others.
     """
     columns = {piece: axis_values(piece, flag="--zip") for piece in _pieces(text)}
-    if len(columns) < 2:
-        raise ConfigError(f"--zip={text} pairs nothing: put a ; between two axes, and quote them.")
     if len({len(column) for column in columns.values()}) > 1:
         counts = "\n".join(f"  {len(values)} values: {piece}" for piece, values in columns.items())
         raise ConfigError(f"--zip pairs axes of one length, and these differ:\n{counts}")
@@ -213,7 +205,7 @@ def repeat(text: str) -> Axis:
     what, _, count = text.rpartition(":")
     if not what or not count.strip().isdecimal() or int(count) < 1:
         raise ConfigError(f"--repeat={text} needs a name and a count: write --repeat=seed:3.")
-    directive = what if split_directive(what)[0] else f"set:{what}"
+    directive = what if registry.split_directive(what)[0] else f"set:{what}"
     choices = tuple(Choice((f"{directive}+={i}",)) for i in range(int(count)))
     return Axis(f"{_REPEAT}{text}", choices)
 
@@ -231,7 +223,7 @@ def ablation(text: str) -> Axis:
     if not every:
         raise ConfigError(f"--ablate={text} leaves nothing out: write --ablate=fiddler:A,B.")
     without = [
-        Choice(every[:i] + every[i + 1 :], f"without {split_directive(value)[1].strip()}")
+        Choice(every[:i] + every[i + 1 :], f"without {registry.split_directive(value)[1].strip()}")
         for i, value in enumerate(every)
     ]
     return Axis(f"--ablate={text}", (Choice(every, "all"), *without))
@@ -256,7 +248,7 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
       ConfigError: a file cannot be read, or its content is wrong; the line is shown.
     """
     for item in items:
-        file = read_file(item) if isinstance(item, str) else None
+        file = registry.read_file(item) if isinstance(item, str) else None
         if file is None:
             yield _fixed(item)
             continue
@@ -273,7 +265,7 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
 def _fixed(item: Any, line: Written | None = None) -> Any:
     """Return an item with the environment variables that it names, and where it was written."""
     if isinstance(item, str):
-        meant = with_environment(item)
+        meant = registry.with_environment(item)
         return item.alike(meant) if isinstance(item, Written) else meant
     if not isinstance(item, Axis):
         return item
@@ -290,8 +282,8 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     Raises:
       ConfigError: the axis has no values.
     """
-    kind = split_directive(text)[0]
-    if kind not in DIRECTIVES or DIRECTIVES[kind].sweep is None:
+    kind = registry.split_directive(text)[0]
+    if kind not in registry.DIRECTIVES or registry.DIRECTIVES[kind].sweep is None:
         raise ConfigError(
             f"{flag}={text} lacks a kind of directive that has values: write, for example, "
             "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."
@@ -301,14 +293,17 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     except ConfigError:
         right = prefix = ""
     values = [value.strip() for value in split_at_commas(right)]
-    if other := next((value for value in values if split_directive(value)[0] in DIRECTIVES), None):
+    if other := next(
+        (value for value in values if registry.split_directive(value)[0] in registry.DIRECTIVES),
+        None,
+    ):
         raise ConfigError(
             f"{flag}={text}: {other} is no value, but a directive: give it a flag of its own, or "
             "in --zip and --ablate put a ; before it."
         )
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
-    if takes_numbers(kind):
+    if registry.takes_numbers(kind):
         with at(f"{flag}={text}"):
             values = [item for value in values for item in expanded(value)]
     return [prefix.lstrip() + value for value in values]

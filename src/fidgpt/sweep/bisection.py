@@ -14,18 +14,15 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import graph
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.composition import compose
-from fidgpt.compose.reproduction import allow_flags, train_command
+from fidgpt.compose import catalogue, composition, reproduction
 from fidgpt.graph import ConfigError
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.model import InitError
 from fidgpt.runs.directories import load_run
 from fidgpt.sweep import objective as objectives
+from fidgpt.sweep import progress, results
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
-from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import ResultsTable, claim
 from fidgpt.sweep.runners.jobs import Runner, jobs_of
 
 T = TypeVar("T")
@@ -195,7 +192,7 @@ class Bisection:
         digest = hashlib.sha256(repr([*map(graph.fingerprint, graphs), self._ends]).encode())
         name = f"bisect-{self.good.name}-{self.bad.name}-{digest.hexdigest()[:8]}"
         self.directory = Path(directory or Path("runs") / name).expanduser()
-        self._catalogue = own_catalogue(self.allowed)
+        self._catalogue = catalogue.own_catalogue(self.allowed)
         self._begin = f"config_file:{self.good / 'config.json'}"
         self._dry_runs = DryRuns(self._catalogue)
         self._point = functools.cache(self._new_point)
@@ -210,11 +207,11 @@ class Bisection:
         Raises:
           Stopped: a signal stopped the runs.
         """
-        jobs = jobs_of(points, self.directory, allow_flags(self.allowed))
-        table = ResultsTable(self.directory, jobs)
+        jobs = jobs_of(points, self.directory, reproduction.allow_flags(self.allowed))
+        table = results.ResultsTable(self.directory, jobs)
         todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
         if todo:
-            with Screen(table, console=console, objective=self.objective) as screen:
+            with progress.Screen(table, console=console, objective=self.objective) as screen:
                 if not runner.run(todo, screen):
                     raise Stopped
         return [
@@ -253,7 +250,7 @@ class Bisection:
         self._measure, self._log, self._numbers = measure, log, itertools.count(1)
         self._values.clear()
         self._verdicts.clear()
-        claim(self.directory)
+        results.claim(self.directory)
         ends = [(), self.pieces]
         for pieces, run in zip(ends, (self.good, self.bad), strict=True):
             point = self._point(pieces)
@@ -301,7 +298,7 @@ class Bisection:
 
     def _composed(self, pieces: Pieces) -> fdl.Config:
         """Return the config that is trained to try some differences; raises as `changed`."""
-        return compose(self._ends, self._catalogue, base=self.changed(pieces)).config
+        return composition.compose(self._ends, self._catalogue, base=self.changed(pieces)).config
 
     def _lines(self, pieces: Pieces) -> list[str]:
         """Describe some differences, a line each."""
@@ -342,7 +339,7 @@ class Bisection:
         commands = {"the good run with only these changes": directives}
         commands |= {"the bad run without these changes": cure} if cure else {}
         for what, given in commands.items():
-            lines += [f"{what}:", f"  {train_command(given, allowed=self.allowed)}"]
+            lines += [f"{what}:", f"  {reproduction.train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)
 
     def _new_point(self, pieces: Pieces) -> Point | str:

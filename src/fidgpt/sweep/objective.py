@@ -37,11 +37,6 @@ class Objective:
         """The value of --objective."""
         return f"max:{self.name}" if self.is_larger_better else self.name
 
-    @property
-    def aim(self) -> str:
-        """What is wanted of it, in words."""
-        return f"{self.name} gets {'large' if self.is_larger_better else 'small'}"
-
     def sorted_by(self, value: float) -> float:
         """Return a number that is smaller for better values."""
         return -value if self.is_larger_better else value

@@ -18,11 +18,10 @@ from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
 from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_pass
-from fidgpt.graph import ConfigError, find_parameters, resolve
+from fidgpt.errors import raise_all
+from fidgpt.graph import ConfigError, find_parameters, resolve, walk
 from fidgpt.graph.edits import Edit, KeptGraph
-from fidgpt.graph.errors import raise_all
 from fidgpt.graph.variants import CheckedGraph
-from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.runs.building import build_trainer, constraints_of, groups_of, try_optimizer
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
@@ -405,7 +404,7 @@ def _is_undone(edit: Edit, later: Sequence[Edit], root: Any) -> bool:
         value = find_parameters(root, edit.path)[0].value
     except ConfigError:
         return True
-    return not is_node(value) and value != edit.after
+    return not walk.is_node(value) and value != edit.after
 
 
 def _subject(directive: str) -> str:

@@ -17,10 +17,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fidgpt.errors import listed
 from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
-from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import listed
-from fidgpt.graph.secrets import redacted
+from fidgpt.graph import ConfigError, secrets
 from fidgpt.processes.rendezvous import digest_of_sources
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.pace import Pace
@@ -84,17 +83,13 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
     """Write `table.jsonl`, and the same as a spreadsheet; the caller holds the lock."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     write_whole(directory / TABLE, lines)
-    axes = list(dict.fromkeys(label for row in rows for label in row["values"]))
-    metrics = list(dict.fromkeys(name for row in rows for name in row["metrics"]))
-    sheet = [[*_FIRST, *axes, *metrics, *_LAST]]
+    varying = [name for key in ("values", "metrics") for row in rows for name in row[key]]
+    text, names = io.StringIO(), dict.fromkeys([*_FIRST, *varying, *_LAST])
+    sheet = csv.DictWriter(text, names, restval="", extrasaction="ignore", lineterminator="\n")
+    sheet.writeheader()
     for row in rows:
-        cells = [row[key] for key in _FIRST]
-        cells += [row["values"].get(label, "") for label in axes]
-        cells += [row["metrics"].get(name, "") for name in metrics]
-        cells += [row[key] for key in _LAST[:-1]]
-        sheet.append([*cells, " ".join(row["directives"])])
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sheet)
+        own = row["values"] | row["metrics"]
+        sheet.writerow(own | row | {"directives": " ".join(row["directives"])})
     write_whole(directory / SHEET, text.getvalue())
 
 
@@ -187,7 +182,7 @@ class ResultsTable:
     def ended(self, job: Job, ending: Ending) -> None:
         """Record the end of a process."""
         row = self.row(job)
-        row |= {"status": ending.status, "last_words": redacted(ending.last_words)}
+        row |= {"status": ending.status, "last_words": secrets.redacted(ending.last_words)}
         if (started := self._started.pop(job.point.fingerprint, None)) is not None:
             row["seconds"] += round(time.monotonic() - started, 1)
         if ending.status == "finished":

@@ -11,18 +11,15 @@ import fiddle as fdl
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.composition import compose
-from fidgpt.compose.reproduction import allow_flags
+from fidgpt.compose import catalogue, composition, reproduction
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.plan import cluster_named
 from fidgpt.runs.directories import name_of_base
-from fidgpt.sweep import results
+from fidgpt.sweep import progress, results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.pace import Pace, planned_pace
 from fidgpt.sweep.points import Plan, Point, plan
-from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import VARIABLE
@@ -82,7 +79,9 @@ class Sweep:
         """
         points = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            cfg = compose(points.points[0].directives, own_catalogue(self.allowed)).config
+            cfg = composition.compose(
+                points.points[0].directives, catalogue.own_catalogue(self.allowed)
+            ).config
             refuse_unreportable(self.objective, cfg)
         return points
 
@@ -103,7 +102,7 @@ class Sweep:
     @property
     def jobs(self) -> list[Job]:
         """The points as command lines and directories, for any runner."""
-        return jobs_of(self.points, self.directory, allow_flags(self.allowed))
+        return jobs_of(self.points, self.directory, reproduction.allow_flags(self.allowed))
 
     def run(
         self,
@@ -129,7 +128,7 @@ class Sweep:
         """
         every, by = self.jobs, self.compared_by
         table = ResultsTable(self.directory, every)
-        with Screen(table, objective=by, console=console) as screen:
+        with progress.Screen(table, objective=by, console=console) as screen:
             todo = [job for job in every if screen.table.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")

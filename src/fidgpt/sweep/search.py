@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,20 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import files
-from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose import catalogue, reproduction
 from fidgpt.compose.directives import split_directive, takes_numbers
-from fidgpt.compose.reproduction import allow_flags, train_command
-from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.errors import raise_all
-from fidgpt.graph.expressions import split_at_commas
+from fidgpt.errors import raise_all
+from fidgpt.graph import ConfigError, expressions, suggest
 from fidgpt.model import InitError
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import objective as objectives
+from fidgpt.sweep import progress
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
-from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
-from fidgpt.train.device import derive_seed
-from fidgpt.train.run_directory import print_stderr
+from fidgpt.train import device, run_directory
 
 _LOCK, _ASKING = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
@@ -113,7 +110,7 @@ def space(text: str) -> Space:
     kind, rest = split_directive(text)
     if takes_numbers(kind) and "=" in rest:
         prefix, right = split_value(text)
-        values = split_at_commas(right)
+        values = expressions.split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
         distribution = None if match is None else _range(match[1], match[2], text)
         if distribution is not None:
@@ -207,13 +204,15 @@ def pruner(name: str | None) -> pruners.BasePruner:
     Raises:
       ConfigError: there is no such rule.
     """
-    if name is None:
-        return pruners.NopPruner()
-    if name == "median":
-        return pruners.MedianPruner(n_warmup_steps=_SHARES // 10)
-    if name == "asha":
-        return pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_HALVING)
-    raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
+    rules: dict[str | None, Callable[[], pruners.BasePruner]] = {
+        None: pruners.NopPruner,
+        "median": partial(pruners.MedianPruner, n_warmup_steps=_SHARES // 10),
+        "asha": partial(pruners.SuccessiveHalvingPruner, 1, _HALVING),
+    }
+    if name not in rules:
+        likely = suggest(str(name), ("asha", "median"))
+        raise ConfigError(f"--stop={name}: there is no such rule. {likely}")
+    return rules[name]()
 
 
 @dataclass(frozen=True)
@@ -245,7 +244,7 @@ class Found:
         if (row := self.best) is not None:
             value = row["metrics"][self.objective.name]
             lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
-            lines.append(f"  {train_command(row['directives'], allowed=self.allowed)}")
+            lines.append(f"  {reproduction.train_command(row['directives'], allowed=self.allowed)}")
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
@@ -315,7 +314,7 @@ class Search:
           ConfigError: no run reports the objective.
         """
         items = [item if isinstance(item, str) else item.axis() for item in self.items]
-        maker = Maker(items, own_catalogue(self.allowed))
+        maker = Maker(items, catalogue.own_catalogue(self.allowed))
         graph = maker.graph(maker.first)
         raise_all(maker.effects[0])
         objectives.refuse_unreportable(self.objective, graph)
@@ -329,7 +328,7 @@ class Search:
         """
         chosen = [space.choice(values[space.name]) for space in self.spaces]
         point = self.points.point(chosen, self.points.graph(chosen))
-        return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
+        return jobs_of([point], self.directory, reproduction.allow_flags(self.allowed))[0]
 
     def study(self) -> optuna.Study:
         """Open the study, which several processes may share, creating it if there is none.
@@ -394,11 +393,11 @@ class Search:
 
     def __rich__(self) -> RenderableType:
         trials = f"{self.num_trials} trials by {self.sampler}"
-        line = f"{trials}, so that {self.objective.aim}, in {self.directory}"
+        line = f"{trials}, for {self.objective.text}, in {self.directory}"
         return Group(*map(Text, [line, *self.points.effects[1]]))
 
 
-class Driver(Screen):
+class Driver(progress.Screen):
     """A screen that turns trials into jobs as slots free up, and reports results to the study.
 
     Args:
@@ -463,7 +462,7 @@ class Driver(Screen):
             number = len(self._trials)
             if number >= self._search.num_trials:
                 return None
-            seed = derive_seed(self._search.seed, "search", number) % 2**32
+            seed = device.derive_seed(self._search.seed, "search", number) % 2**32
             self._study.sampler = self._make_sampler(seed)
             trial = self._study.ask(self._search.distributions)
             self._study.sampler = samplers.RandomSampler()  # a grid would stop the study at its end
@@ -578,7 +577,9 @@ def _open_journal(directory: Path) -> JournalStorage:
         raise
     except Exception as error:  # Optuna does not expect other lines than its own
         path.rename(path.with_suffix(".damaged"))
-        print_stderr(f"warning: {path} is damaged ({error}): its points are chosen again.")
+        run_directory.print_stderr(
+            f"warning: {path} is damaged ({error}): its points are chosen again."
+        )
         return _open_journal(directory)
 
 

@@ -10,22 +10,12 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import cloning, fiddle, formulas, hints
+from fidgpt.graph import cloning, fiddle, formulas, hints, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import Argument, BoundGraph
 from fidgpt.graph.difference import changes
 from fidgpt.graph.identity import is_same, value_key
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.walk import (
-    IS_NODE,
-    IS_PART,
-    is_shared_object,
-    join,
-    nodes,
-    places,
-    step_from,
-    step_to,
-)
 
 PlaceKey = tuple[int, str]  # the identity of a node, and the step to what it holds
 Keys = Sequence[Sequence[Hashable]]  # of each item, the strictest key first
@@ -117,8 +107,10 @@ class Comparison:
         self.new = new if isinstance(new, BoundGraph) else BoundGraph(new)
         self._originals: dict[int, Any] = {}
         both = self.old.node_of.keys() & self.new.node_of.keys()
-        if any(IS_PART[type(self.new.node_of[me].value)] for me in both):
-            new_nodes = nodes(self.new.root)  # partners are found by identity: compare with a copy
+        if any(walk.IS_PART[type(self.new.node_of[me].value)] for me in both):
+            new_nodes = walk.nodes(
+                self.new.root
+            )  # partners are found by identity: compare with a copy
             copies = cloning.copies_of(new_nodes)
             self._originals = {id(copies[id(node.value)]): node.value for node in new_nodes}
             self.new = BoundGraph(copies[id(self.new.root)])
@@ -188,7 +180,7 @@ class Comparison:
                 case "value":
                     sources = [arg.binding for arg in (edge.old, edge.new) if arg.binding]
                     follows = edge.is_only_inherited and any(
-                        (id(one.node.value), step_to(one.key)) in changed for one in sources
+                        (id(one.node.value), walk.step_to(one.key)) in changed for one in sources
                     )
                     if not follows:
                         yield self._value_change(edge, old, new)
@@ -212,7 +204,7 @@ class Comparison:
             findings.append(("tags", edge))
         if edge.is_inherited:
             findings.append(("value", edge))
-        elif IS_PART[type(old)] and IS_PART[type(new)]:
+        elif walk.IS_PART[type(old)] and walk.IS_PART[type(new)]:
             yield from self._meet(edge, old, new)
         elif (self.old.has_parts(old) or self.new.has_parts(new)) and any(
             isinstance(old, kind) and isinstance(new, kind) for kind in (dict, (list, tuple))
@@ -228,7 +220,7 @@ class Comparison:
         if self.is_same(edge):
             return
         is_first = id(old) not in edge.at.became and id(new) not in self._was
-        would_share = edge.at is not self._all and is_shared_object(self.old.node_of[id(old)])
+        would_share = edge.at is not self._all and walk.is_shared_object(self.old.node_of[id(old)])
         if _differ_by_formula(old, new):
             edge.at.findings.append(("value", edge))
         elif is_first and (not would_share or hints.is_quantity(old)):
@@ -246,19 +238,19 @@ class Comparison:
         if self.old.content[id(old)] == self.new.content[id(new)]:
             for key, _ in self.old.held(old):
                 one, other = self.old.argument(old, key), self.new.argument(new, key)
-                yield Edge((old, new), (step_to(key), step_to(key)), one, other, at)
+                yield Edge((old, new), (walk.step_to(key), walk.step_to(key)), one, other, at)
             return
         olds, news = self.old.arguments(old), self.new.arguments(new)
         tags = fiddle.nonempty_tags(old), fiddle.nonempty_tags(new)
         is_same_call = _call_of(old)[1] == _call_of(new)[1]
         for key in {**olds, **news}:
-            is_plain = not IS_NODE[type(olds.get(key, fdl.NO_VALUE))]
+            is_plain = not walk.IS_NODE[type(olds.get(key, fdl.NO_VALUE))]
             is_same = olds.get(key, fdl.NO_VALUE) is news.get(key, fdl.NO_VALUE)
             if is_plain and is_same and tags[0].get(key) == tags[1].get(key):
                 continue
             one, other = self.old.argument(old, key), self.new.argument(new, key)
             if is_same_call or not _comes_with_the_call(one, other):
-                edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
+                edge = Edge((old, new), (walk.step_to(key), walk.step_to(key)), one, other, at)
                 if is_same_call or (key in olds and key in news):
                     had, has = (side.get(key, frozenset()) for side in tags)
                     edge.lost = changes.names_of(had - has, has)
@@ -275,7 +267,7 @@ class Comparison:
         if isinstance(old, dict):
             for key in {**old, **new}:
                 one, other = (Argument(held.get(key, fdl.NO_VALUE)) for held in (old, new))
-                step = step_from(old, key)
+                step = walk.step_from(old, key)
                 yield Edge((old, new), (step, step), one, other, edge.at)
             return
         keys = (
@@ -284,14 +276,14 @@ class Comparison:
         )
         likes: dict[Hashable, Any] = {}
         for item, own in zip(old, keys[0], strict=True):
-            for key in own if IS_PART[type(item)] else ():
+            for key in own if walk.IS_PART[type(item)] else ():
                 likes.setdefault(key, item)
         for i, j in _align(*keys):
             steps = None if i is None else f"[{i}]", None if j is None else f"[{j}]"
             one = Argument(fdl.NO_VALUE if i is None else old[i])
             other = Argument(fdl.NO_VALUE if j is None else new[j])
             item = Edge((old, new), steps, one, other, edge.at)
-            if i is None and IS_PART[type(other.value)]:
+            if i is None and walk.IS_PART[type(other.value)]:
                 item.like = next((likes[key] for key in keys[1][j or 0] if key in likes), None)
             yield item
 
@@ -305,10 +297,10 @@ class Comparison:
         graph, argument = (self.old, self.new)[which], (edge.old, edge.new)[which]
         holder, step, path, other = edge.holders[which], edge.steps[which], None, None
         if step is not None:
-            path = join("" if holder is None else graph.path(holder), step)
-            if IS_PART[type(argument.value)]:
+            path = walk.join("" if holder is None else graph.path(holder), step)
+            if walk.IS_PART[type(argument.value)]:
                 parents = graph.node_of[id(argument.value)].parents[:2]
-                paths = [join(parent.path, way) for parent, way in parents]
+                paths = [walk.join(parent.path, way) for parent, way in parents]
                 other = paths[paths[0] == path] if len(paths) > 1 else None
         return changes.Side(
             path,
@@ -335,7 +327,7 @@ class Comparison:
             )
             heirs = tuple(edge.path for edge in came or gone)
             return changes.ValueChanged(old, new, heirs, self._num_places(edge))
-        if had and has and IS_PART[type(was)] and IS_PART[type(now)]:
+        if had and has and walk.IS_PART[type(was)] and walk.IS_PART[type(now)]:
             self._report(self.old, was)
             is_equal = self.old.content[id(was)] == self.new.content[id(now)]
             return changes.SharingChanged(old, new, is_equal)
@@ -346,7 +338,7 @@ class Comparison:
             like = None if partner is None else self.new.path(partner)
             return changes.PartAdded(old, new, like=like)
         graph, part = (self.new, now) if has else (self.old, was)
-        lives_elsewhere = IS_PART[type(part)] and self._is_known(part)
+        lives_elsewhere = walk.IS_PART[type(part)] and self._is_known(part)
         self._report(graph, part)
         if lives_elsewhere:
             return changes.SharingChanged(old, new)
@@ -358,7 +350,7 @@ class Comparison:
         graph, holder, step = (self.old, self.new)[which], edge.holders[which], edge.steps[which]
         if holder is None or step is None or hints.is_quantity(holder):
             return 1
-        return len(places(graph.node_of[id(holder)], step))
+        return len(walk.places(graph.node_of[id(holder)], step))
 
     @cached_property
     def _heirs(self) -> list[dict[PlaceKey | None, list[Any]]]:
@@ -366,7 +358,7 @@ class Comparison:
         both: list[dict[PlaceKey | None, list[Any]]] = [{}, {}]
         for heirs, graph in zip(both, (self.old, self.new), strict=True):
             for inherited in graph.inherited:
-                place = id(inherited.binding.node.value), step_to(inherited.binding.key)
+                place = id(inherited.binding.node.value), walk.step_to(inherited.binding.key)
                 heirs.setdefault(place, []).append(inherited)
         return both
 
@@ -384,7 +376,7 @@ class Comparison:
         while stack:
             path, value = stack.pop()
             is_known = self._is_known(value)
-            if graph is self.new and path and IS_PART[type(value)]:
+            if graph is self.new and path and walk.IS_PART[type(value)]:
                 self._inside += self._changes_inside(path, value, is_known)
             if is_known or not graph.has_parts(value):
                 continue
@@ -393,7 +385,7 @@ class Comparison:
                 continue
             inherited, own = graph.inherited_by(value), graph.path(value)
             stack += [
-                (join(own, step_from(value, key)), child)
+                (walk.join(own, walk.step_from(value, key)), child)
                 for key, child in reversed(graph.held(value))
                 if key not in inherited
             ]
@@ -463,7 +455,7 @@ def _differ_by_formula(old: Any, new: Any) -> bool:
 
 def _call_of(value: Any) -> tuple[Hashable, ...]:
     """Return the kind of a part and what it calls; of a container, its type."""
-    if not IS_PART[type(value)]:
+    if not walk.IS_PART[type(value)]:
         return fiddle.kind_of(value), None
     called = fdl.get_callable(value)
     return fiddle.kind_of(value), called if isinstance(called, Hashable) else id(called)

@@ -12,24 +12,16 @@ path, and compared before it is applied:
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, reduce
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.errors import ConfigError
 from fidgpt.graph import fiddle, formulas
 from fidgpt.graph.binding import numbers_in
+from fidgpt.graph.difference import places
 from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.difference.places import (
-    both,
-    difference_text,
-    follow,
-    held,
-    keys_of,
-    outside,
-    value_at,
-)
-from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.paths import ParameterRef, num_entries
 from fidgpt.graph.walk import join, parts, step_from, step_to
 
@@ -53,22 +45,23 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
     values = [parts(node.value) for node in there if formulas.is_formula(node.value)]
     kept |= {id(node.value) for inside in values for node in inside}  # values are not removed
     lists = {place: items for path in changed for place, items, _ in _lists_on(old.root, path)}
-    places: dict[str, Any] = {place: outside(items) for place, items in lists.items()}
+    rests_on: dict[str, Any] = {place: places.outside(items) for place, items in lists.items()}
     removed = [node.value for node in there if id(node.value) not in kept]
     copied = [comparison.original(node.value) for node in parts(new.root)]
     for part in [*removed, *filter(None, copied)]:
-        places[old.path(part)] = outside(part) | {"set": _given(part)}
+        rests_on[old.path(part)] = places.outside(part) | {"set": _given(part)}
     numbers = numbers_in(old.root), numbers_in(new.root)
     for was, now in comparison.pairs():
         for name, count in _repeats(now).items():
             items, counted = (join(old.path(was), step_to(key)) for key in (name, count))
-            num_items = len(held(now, name)) if held(now, name) is not fdl.NO_VALUE else 0
-            if num_items < 2 or counted in changed or not (items in places or items in changed):
+            repeated = places.held(now, name)
+            num_items = 0 if repeated is fdl.NO_VALUE else len(repeated)
+            if num_items < 2 or counted in changed or not (items in rests_on or items in changed):
                 continue
             before, after = numbers[0](was, count), numbers[1](now, count)
             if isinstance(before, int) and isinstance(after, int) and num_items >= after:
-                places[counted] = before
-    return places
+                rests_on[counted] = before
+    return rests_on
 
 
 def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iterator[Unmet]:
@@ -76,55 +69,40 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
     number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
-            yield from _changed_since(path, was["set"], value_at(root, path))
+            yield from _changed_since(path, was["set"], _value_at(root, path))
         elif not isinstance(was, list):
             try:
-                ref = follow(root, path)
+                ref = places.follow(root, path)
             except ConfigError as error:
                 yield Unmet(f"{path}: {error}", place=path)
                 continue
-            if wrong := difference_text(was, number_in(ref.container, ref.key)):
+            if wrong := places.difference_text(was, number_in(ref.container, ref.key)):
                 lists = [name for name, key in _repeats(ref.container).items() if key == ref.key]
                 yield Unmet(
                     f"{path}: {wrong}, and each entry of {' and '.join(lists)} was for one of "
                     "them: take the difference again from a config that agrees in this.",
                     place=path,
                 )
-    outline = cache(lambda place: outside(value_at(root, place)))
+    outline = cache(lambda place: places.outside(_value_at(root, place)))
     others: dict[str, Unmet | None] = {}
     for path in changed if expects else ():
         for place, items, index in _lists_on(root, path):
             was = expects.get(place)
             if isinstance(was, list) and index < len(items) and not others.get(place):
-                others[place] = _other_item(follow(root, place), was, outline(place), index)
+                others[place] = _other_item(places.follow(root, place), was, outline(place), index)
     yield from filter(None, others.values())
 
 
-def renumbered(
-    expects: Mapping[str, Any], comparison: Comparison
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the numbers that a patch expects and that another graph changed: path, old and new."""
-    number_in = numbers_in(comparison.new.root)
-    for path, was in expects.items():
-        if isinstance(was, list | dict):
-            continue
-        ref = follow(comparison.old.root, path)
-        successor = comparison.successor(ref.container)
-        now = fdl.NO_VALUE if successor is None else number_in(successor, ref.key)
-        if now not in (was, fdl.NO_VALUE):  # a value that is gone conflicts itself
-            yield path, was, now
-
-
 def _given(part: fdl.Buildable) -> dict[str, Any]:
-    return {str(key): outside(value) for key, value in fiddle.set_arguments(part).items()}
+    return {str(key): places.outside(value) for key, value in fiddle.set_arguments(part).items()}
 
 
 def _changed_since(path: str, given: Mapping[str, Any], part: Any) -> Iterator[Unmet]:
     """Yield where a node that is to be removed, or was copied, has other arguments than it had."""
     if not isinstance(part, fdl.Buildable):
         return  # which is reported where it is held
-    for name, (was, now) in both(given, _given(part), fdl.NO_VALUE):
-        if wrong := difference_text(was, now):
+    for name, (was, now) in places.both(given, _given(part), fdl.NO_VALUE):
+        if wrong := places.difference_text(was, now):
             place = join(path, step_to(int(name) if name.isdecimal() else name))
             yield Unmet(f"{place}: {wrong}: {_REMEDY}.", place=place)
 
@@ -137,10 +115,14 @@ def _other_item(ref: ParameterRef, was: list[Any], now: list[Any], index: int) -
             f"{num_entries(now)}, so that [{index}] may be another: {_REMEDY}.",
             place=ref.path,
         )
-    if len(now) > 1 and (wrong := difference_text(was[index], now[index])):
+    if len(now) > 1 and (wrong := places.difference_text(was[index], now[index])):
         path = f"{ref.path}[{index}]"
         return Unmet(f"{path}: {wrong}: {_REMEDY}.", place=path)
     return None
+
+
+def _value_at(root: Any, path: str) -> Any:
+    return reduce(places.held, places.keys_of(path), root)
 
 
 def _repeats(holder: Any) -> Mapping[str, str]:
@@ -150,7 +132,7 @@ def _repeats(holder: Any) -> Mapping[str, str]:
 def _lists_on(root: Any, path: str) -> Iterator[tuple[str, Any, int]]:
     """Yield the lists and tuples through which a path leads, each with its path and the index."""
     place, value = "", root
-    for key in keys_of(path):
+    for key in places.keys_of(path):
         if isinstance(value, list | tuple) and isinstance(key, int):
             yield place, value, key
-        place, value = join(place, step_from(value, key)), held(value, key)
+        place, value = join(place, step_from(value, key)), places.held(value, key)

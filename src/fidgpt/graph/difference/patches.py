@@ -2,30 +2,18 @@
 
 import contextlib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import cloning, codec, errors, fiddle, files
-from fidgpt.graph.bound import BoundGraph
+from fidgpt import errors
+from fidgpt.graph import bound, cloning, codec, fiddle, files, identity, paths
+from fidgpt.graph.difference import comparison, expectations, places
 from fidgpt.graph.difference.changes import Changes
-from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.difference.expectations import expected, renumbered, unmet
-from fidgpt.graph.difference.places import (
-    both,
-    checked_place,
-    follow,
-    held,
-    keys_of,
-    outside,
-    text_of,
-)
 from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.identity import is_same
-from fidgpt.graph.paths import ParameterRef
-from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
+from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
@@ -79,8 +67,8 @@ class _Maker:
     """Collects all places in which two graphs differ."""
 
     def __init__(self, old: Any, new: Any) -> None:
-        graphs = [BoundGraph(root, bound=False) for root in (old, new)]  # as written
-        self.comparison = Comparison(*graphs)
+        graphs = [bound.BoundGraph(root, bound=False) for root in (old, new)]  # as written
+        self.comparison = comparison.Comparison(*graphs)
         self._changes: dict[str, dict[str, Any]] = {}
         self._parts: dict[str, dict[str, Any]] = {}
         self._new: list[Any] = []
@@ -94,7 +82,7 @@ class _Maker:
             path = self.comparison.new.path(part)
             with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
-        expects = expected(self.comparison, self._changes)
+        expects = expectations.expected(self.comparison, self._changes)
         return Patch(self._changes, dict(sorted(self._parts.items())), expects)
 
     def _kept(self, new: Any) -> Any:
@@ -107,8 +95,8 @@ class _Maker:
         if IS_PART[type(old)] or IS_PART[type(new)]:
             return IS_PART[type(old)] and self._kept(new) is old
         if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
-            return is_same(old, new)
-        items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+            return identity.is_same(old, new)
+        items = list(places.both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
         return len(old) == len(new) and all(self._is_alike(*pair) for _, pair in items)
 
     def _compare(self, old: Any, new: Any) -> None:
@@ -117,10 +105,12 @@ class _Maker:
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [codec.name_of(call) for call in calls]
-        for key, values in both(fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE):
+        for key, values in places.both(
+            fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
+        ):
             with errors.at(place := join(path, step_to(key))):
                 self._place(place, *values)
-        for key, tags in both(
+        for key, tags in places.both(
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
         ):
             if tags[0] != tags[1]:
@@ -135,12 +125,12 @@ class _Maker:
         is_alike = fiddle.kind_of(old) is fiddle.kind_of(new)
         is_open = is_alike and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
-            items = list(both(old, new, fdl.NO_VALUE))
+            items = list(places.both(old, new, fdl.NO_VALUE))
         elif is_open and isinstance(old, list) and len(old) == len(new):
             items = list(enumerate(zip(old, new, strict=True)))
         else:
             change = self._at(path)
-            change |= {} if old is fdl.NO_VALUE else {"old": outside(old)}
+            change |= {} if old is fdl.NO_VALUE else {"old": places.outside(old)}
             change |= {} if new is fdl.NO_VALUE else {"new": codec.encode(new, self._refer)}
             return
         for key, values in items:
@@ -217,11 +207,11 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
     root = cloning.clone(root)
-    places: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
+    planned: list[tuple[str, paths.ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
 
     def keep(path: str) -> Any:
-        return follow(root, path, is_there=True).value
+        return places.follow(root, path, is_there=True).value
 
     for patch in patches:
         made: dict[str, Any] = {}
@@ -232,24 +222,24 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         for path, change in patch.changes.items():
             try:
                 with _at(path):
-                    ref = checked_place(root, path, change, find)
+                    ref = places.checked_place(root, path, change, find)
             except errors.ConfigError as error:
                 messages.append(error)
             else:
                 new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
-                places.append((path, ref, change, new))
-        errors.raise_all([*messages, *unmet(root, patch.changes, patch.expects)])
+                planned.append((path, ref, change, new))
+        errors.raise_all([*messages, *expectations.unmet(root, patch.changes, patch.expects)])
         for path, entry in patch.parts.items():
             with _at(path):
                 add_tags(made[path], entry.get("tags", {}), find)
                 for name, value in entry.get("set", {}).items():
                     key = key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
-    called = [held(ref.container, ref.key) for _, ref, _, _ in places]
-    for path, ref, change, _ in places:
+    called = [places.held(ref.container, ref.key) for _, ref, _, _ in planned]
+    for path, ref, change, _ in planned:
         with _at(path):
             _remove(ref, change, find)
-    for (path, _, change, _), part in zip(places, called, strict=True):
+    for (path, _, change, _), part in zip(planned, called, strict=True):
         if "call" in change:
             name = change["call"][1]
             try:
@@ -258,7 +248,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
             except TypeError:
                 message = f"{path or 'the root'}: {name} does not take all arguments set there."
                 raise errors.ConfigError(message) from None
-    for path, ref, change, new in places:
+    for path, ref, change, new in planned:
         with _at(path):
             if not path and "new" in change:
                 root = new
@@ -272,16 +262,16 @@ def _at(path: str) -> contextlib.AbstractContextManager[None]:
     return errors.at(path[:80] or "the root")
 
 
-def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> None:
+def _remove(ref: paths.ParameterRef, change: Mapping[str, Any], find: codec.Find) -> None:
     for name in change.get("tags", [()])[0]:
         if (tag := codec.find_tag(name, find)) in fdl.get_tags(ref.container, ref.key):
             fdl.remove_tag(ref.container, ref.key, tag)
     is_gone = "old" in change and "new" not in change
-    if is_gone and held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
+    if is_gone and places.held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
         ref.write(fdl.NO_VALUE)
 
 
-def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:
+def _put(ref: paths.ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:
     holder = ref.container
     if new is not fdl.NO_VALUE:
         if isinstance(holder, fdl.Buildable) and fiddle.parameter_of(holder, ref.key) is None:
@@ -295,31 +285,25 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
     """Return a graph with what two people changed in one.
 
     Raises:
-      ConfigErrors: both changed a place in two ways, or one changed what the other took away; each
-        with its path and both values.
+      ConfigErrors: both changed a place in two ways, or one cannot take what the other
+        changed; each with its path.
       ConfigError: a value has no form in a file.
     """
-    makers = _Maker(base, ours), _Maker(base, theirs)
-    patches = [maker.patch() for maker in makers]
-    contents = _contents(patches[0]), _contents(patches[1])
-    conflicts = [
-        *_same_place(*contents),
-        *_replaced_around(makers[1], contents, ("ours", "theirs")),
-        *_replaced_around(makers[0], contents[::-1], ("theirs", "ours")),
-        *_renumbered(patches[0], makers[1], ("ours", "theirs")),
-        *_renumbered(patches[1], makers[0], ("theirs", "ours")),
-    ]
-    errors.raise_all(list(dict.fromkeys(conflicts)))
+    patches = [patch_of(base, ours), patch_of(base, theirs)]
+    contents = [_contents(patch) for patch in patches]
+    conflicts = [*_same_place(*contents)]
+    alike = contents[0].keys() & contents[1].keys()
+    sides = (patches[0], "ours", theirs, "theirs"), (patches[1], "theirs", ours, "ours")
+    for patch, name, graph, other in sides:
+        rest = {path: change for path, change in patch.changes.items() if path not in alike}
+        try:
+            apply_all(graph, [replace(patch, changes=rest)])
+        except errors.ConfigError as error:
+            why = f"So {other} cannot take what {name} changed."
+            conflicts += [f"{mistake} {why}" for mistake in error.mistakes]
+            break  # the other way round, the same would be wrong
+    errors.raise_all(conflicts)
     return apply_all(base, patches)
-
-
-def _renumbered(patch: Patch, maker: _Maker, names: tuple[str, str]) -> Iterator[str]:
-    """Yield the numbers of items that a patch expects and the graph of another one changed."""
-    for path, was, now in renumbered(patch.expects, maker.comparison):
-        yield (
-            f"{path}: {names[1]} is {text_of(now)}, and what {names[0]} sets for single items is "
-            f"for {text_of(was)}."
-        )
 
 
 def _contents(patch: Patch) -> _Contents:
@@ -337,7 +321,7 @@ def _contents(patch: Patch) -> _Contents:
         own = contents[path] = {}
         if "old" in change or "new" in change:
             new = change.get("new", fdl.NO_VALUE)
-            own["value"] = repr(decoded(new)), text_of(new, patch.parts)
+            own["value"] = repr(decoded(new)), places.text_of(new, patch.parts)
         if "call" in change:
             own["call"] = ("", f"a call of {change['call'][1]}")
         if "tags" in change:
@@ -353,30 +337,3 @@ def _same_place(ours: _Contents, theirs: _Contents) -> Iterator[str]:
             if aspect in other and change[aspect] != other[aspect]:
                 texts = change[aspect][1], other[aspect][1]
                 yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
-
-
-def _replaced_around(
-    maker: _Maker, contents: Sequence[_Contents], names: tuple[str, str]
-) -> Iterator[str]:
-    """Yield the changes inside of a node or list that the other graph has no more.
-
-    Args:
-      maker: of the patch of the other graph.
-      contents: what was changed, and what the other one changed.
-      names: who they are.
-    """
-    for path, change in contents[0].items():
-        value, place = maker.comparison.old.root, ""
-        for key in keys_of(path):
-            is_part, around = IS_PART[type(value)], contents[1].get(place, {})
-            successor = maker.comparison.successor(value) if is_part else None
-            is_kept = is_part and fiddle.kind_of(successor) is fiddle.kind_of(value)
-            if not is_kept and (is_part or "value" in around):
-                texts = [" and ".join(text for _, text in one.values()) for one in (change, around)]
-                yield (
-                    f"{path}: {names[0]} is {texts[0]}, and {names[1]} is "
-                    f"{texts[1] or 'without it'} at {place or 'the root'}."
-                )
-                break
-            place = join(place, step_from(value, key))
-            value = held(value, key)

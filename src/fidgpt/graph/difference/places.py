@@ -6,7 +6,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import codec, errors, fiddle, files, formulas
+from fidgpt import errors
+from fidgpt.graph import codec, fiddle, files, formulas
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, parse_path
 from fidgpt.graph.walk import IS_NODE, title
@@ -107,14 +108,6 @@ def follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
     if is_there and held(ref.container, ref.key) is fdl.NO_VALUE:
         raise errors.ConfigError("there is no such path in this graph.")
     return ref
-
-
-def value_at(root: Any, path: str) -> Any:
-    """Return what stands at a path; `fdl.NO_VALUE` where there is nothing."""
-    value = root
-    for key in keys_of(path):
-        value = held(value, key)
-    return value
 
 
 def checked_place(

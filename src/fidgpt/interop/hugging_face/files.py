@@ -22,7 +22,6 @@ from fidgpt.files import (
     atomic_path,
     is_inside,
     list_own,
-    open_regular,
     parse_json,
     read_bytes,
     write_whole,
@@ -200,7 +199,7 @@ def _index(directory: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with open_regular(path):  # for errors that safetensors does not report
+        with path.open("rb"):  # for errors that safetensors does not report
             pass
         with safe_open(path, "pt") as file:
             yield file

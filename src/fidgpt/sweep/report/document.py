@@ -1,7 +1,6 @@
 """The report of a sweep as an HTML page, with the commands that it suggests."""
 
 import html
-import importlib.util
 import math
 import shlex
 import statistics
@@ -13,21 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.compose.reproduction import allow_flags, program, train_command
+from fidgpt.data.errors import import_extra
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
 from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value, written
-from fidgpt.sweep.report.statistics import (
-    METHOD,
-    Effect,
-    Group,
-    Record,
-    Report,
-    is_beyond_noise,
-    lead,
-    number,
-)
+from fidgpt.sweep.report import statistics as stats
 from fidgpt.sweep.results import SEARCH
 from fidgpt.train import RunError
 
@@ -42,16 +33,16 @@ _SCRIPTS = (  # each uses those before it
 )
 
 
-def effects_table(report: Report) -> tuple[list[str], list[list[str]]]:
+def effects_table(report: stats.Report) -> tuple[list[str], list[list[str]]]:
     """Return what each thing changed that an ablation left out."""
     head = ["", "where", report.objective.name, "difference to all"]
-    rows = [[row.label, row.rest, number(row.mean), _change(row)] for row in report.effects]
+    rows = [[row.label, row.rest, stats.number(row.mean), _change(row)] for row in report.effects]
     if any(effect.rest for effect in report.effects):
         return head, rows
     return [head[0], *head[2:]], [[row[0], *row[2:]] for row in rows]
 
 
-def importance_table(report: Report) -> tuple[list[str], list[list[str]]]:
+def importance_table(report: stats.Report) -> tuple[list[str], list[list[str]]]:
     """Return how much each axis matters, and pairs of them."""
     rows = [
         [f"{importance.label}{' (repeats)' * importance.is_repeat}", _percent(importance.share)]
@@ -60,7 +51,7 @@ def importance_table(report: Report) -> tuple[list[str], list[list[str]]]:
     return ["axis", "share of the variance"], rows
 
 
-def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]]:
+def leader_tables(report: stats.Report) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Return what won at each value of an axis, by how much, and whether that may be noise.
 
     By axis, if there are several with few values, most of which have groups to compare.
@@ -81,9 +72,9 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
                 for choice in choices
                 if choice is not column and choice.label in group.values
             )
-            mean = _mean(group) if report.repeats else number(group.mean)
-            rows.append([text, others, mean, lead(group, second) if second else "-"])
-            is_beyond = is_beyond_noise(group, second) if second else None
+            mean = _mean(group) if report.repeats else stats.number(group.mean)
+            rows.append([text, others, mean, stats.lead(group, second) if second else "-"])
+            is_beyond = stats.is_beyond_noise(group, second) if second else None
             rows[-1] += [{True: "yes", False: "no", None: "unknown"}[is_beyond]] * len(noise)
         if 1 < len(rows) <= _MOST_LEADERS and 2 * num_compared > len(rows):
             head = [column.title, "best", report.objective.name, "ahead of the next by", *noise]
@@ -94,7 +85,7 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
 _MEASURED_BY_THE_RUN = "seconds/", "goodput/", "moe/"  # and not by an evaluator
 
 
-def scores_table(report: Report) -> tuple[list[str], list[list[str]]]:
+def scores_table(report: stats.Report) -> tuple[list[str], list[list[str]]]:
     """Return mean and deviation of every score of repeated runs; no row if none was repeated.
 
     A score is what an evaluator measured at the end of a finished run.
@@ -108,16 +99,18 @@ def scores_table(report: Report) -> tuple[list[str], list[list[str]]]:
             finals = [series[-1][0] for record in done if (series := record.series(name))]
             if len(finals) > 1:
                 mean, sigma = statistics.fmean(finals), statistics.stdev(finals)
-                rows.append([group.name, name, number(mean), f"{sigma:.2g}", str(len(finals))])
+                rows.append(
+                    [group.name, name, stats.number(mean), f"{sigma:.2g}", str(len(finals))]
+                )
     head = ["point", "score", "mean", "sigma", "runs"]
     if len(repeated) > 1:
         return head, rows
     return head[1:], [row[1:] for row in rows]
 
 
-def _mean(group: Group) -> str:
+def _mean(group: stats.Group) -> str:
     spread = f" ± {group.spread:.2g}" if group.spread is not None else ""
-    return f"{number(group.mean)}{spread} ({len(group.finals)})"
+    return f"{stats.number(group.mean)}{spread} ({len(group.finals)})"
 
 
 def _percent(share: float | None) -> str:
@@ -126,22 +119,24 @@ def _percent(share: float | None) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def _change(effect: Effect) -> str:
+def _change(effect: stats.Effect) -> str:
     pairs = f"over {len(effect.differences)} pairs"
     spread = f" ± {effect.spread:.2g} {pairs}" if effect.spread is not None else ""
     return f"{effect.difference:+.4g}{spread}"
 
 
-def commands(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+def commands(report: stats.Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return what to run next, each a sentence and a command."""
-    lines = [("Rerun the best point:", best_command(report, allowed=allowed))]
+    lines = [
+        ("Rerun the best point:", train_command(report.best.row["directives"], allowed=allowed))
+    ]
     lines += extensions(report, allowed=allowed)
     if (repeat := repeat_command(report, allowed=allowed)) is not None:
         lines.append(("Repeat the two best with other seeds:", repeat))
     return lines
 
 
-def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
+def repeat_command(report: stats.Report, *, allowed: Sequence[str] = ()) -> str | None:
     """Return a command that runs the two best points with other seeds, into the same directory.
 
     None if both were repeated, or if points differ in more than the values of directives.
@@ -154,7 +149,7 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     return _command(report, every, points, "--repeat=seed:3", allowed=allowed)
 
 
-def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+def extensions(report: stats.Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Return each axis of numbers at whose end the best point is, with a command that goes on.
 
     It runs the best point with two further values, in steps as those before. A value at the end of
@@ -204,7 +199,7 @@ def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
     return further
 
 
-def _directives(report: Report) -> list[list[tuple[str, str]]]:
+def _directives(report: stats.Report) -> list[list[tuple[str, str]]]:
     """Return the directives of each point but those that repeat it, split before their values."""
     seeds = tuple(f"{label}{sign}" for label in report.repeats for sign in ("=", "+="))
     every = [[split_value(d) for d in record.row["directives"]] for record in report.records]
@@ -212,7 +207,7 @@ def _directives(report: Report) -> list[list[tuple[str, str]]]:
 
 
 def _command(
-    report: Report,
+    report: stats.Report,
     every: Sequence[Sequence[tuple[str, str]]],
     points: Sequence[Sequence[tuple[str, str]]],
     *flags: str,
@@ -238,7 +233,7 @@ def _command(
 
 
 def differing(
-    records: Sequence[Record], *, allowed: Sequence[str] = ()
+    records: Sequence[stats.Record], *, allowed: Sequence[str] = ()
 ) -> list[dict[str, str] | None]:
     """Return the values of each config, by path, in which not all configs agree.
 
@@ -255,7 +250,7 @@ def differing(
     return [cfg and dict(item for item in cfg.items() if item not in common) for cfg in configs]
 
 
-def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
+def _values(record: stats.Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     try:
         lines = list(outlines.rows(load_run(record.directory, allowed=allowed), defaults=True))
     except (ConfigError, RunError):
@@ -264,7 +259,7 @@ def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     return {line.path: line.text for line in own}
 
 
-def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
+def document(report: stats.Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
     """Return all that the page shows as plain data.
 
     Args:
@@ -282,7 +277,7 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
         "commands": commands(report, allowed=allowed),
         "is_search": (report.directory / SEARCH).exists(),
         "leaders": leader_tables(report),
-        "method": METHOD,
+        "method": stats.METHOD,
         "best": numbers[report.best],
         "points": [
             {key: value for key, value in record.row.items() if key != "metrics"}
@@ -315,7 +310,7 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _curves(report: Report) -> dict[str, Any]:
+def _curves(report: stats.Report) -> dict[str, Any]:
     """Return the steps and numbers of each point by metric, averaged where they are too many."""
     most = max(_FEWEST, min(_MOST, _NUMBERS // len(report.records)))
     panels: dict[str, list[Any]] = {}
@@ -335,13 +330,9 @@ def page(document: dict[str, Any]) -> str:
     """Return a report, as `document` makes it, as an HTML page that needs no other file.
 
     Raises:
-      ConfigError: Plotly is missing.
+      DataError: Plotly is missing.
     """
-    if importlib.util.find_spec("plotly") is None:
-        raise ConfigError(
-            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
-            "tables alone, with --nopage"
-        )
+    import_extra("plotly", extra="report", purpose="a page, which --nopage leaves out,")
     from plotly.offline import get_plotlyjs  # late: an extra
 
     return assembled(
@@ -366,7 +357,7 @@ class InlinePage:
       allowed: packages of the user's own that configs may name.
     """
 
-    report: Report
+    report: stats.Report
     allowed: Sequence[str] = ()
 
     def _repr_html_(self) -> str:
@@ -374,13 +365,8 @@ class InlinePage:
         return f'<iframe srcdoc="{text}" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
-def best_command(report: Report, *, allowed: Sequence[str] = ()) -> str:
-    """Return a command that runs the best point again."""
-    return train_command(report.best.row["directives"], allowed=allowed)
-
-
 def write_page(
-    report: Report, out: str | Path | None = None, *, allowed: Sequence[str] = ()
+    report: stats.Report, out: str | Path | None = None, *, allowed: Sequence[str] = ()
 ) -> Path:
     """Write a report as an HTML page; return the path of the page.
 
@@ -390,7 +376,7 @@ def write_page(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing.
+      DataError: Plotly is missing.
       OSError: the file cannot be written.
     """
     path = report.directory / "report.html" if out is None else Path(out)

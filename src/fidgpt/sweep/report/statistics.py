@@ -1,5 +1,6 @@
 """Statistics of a sweep: repeated runs, ranking, noise, effects and importance."""
 
+import contextlib
 import functools
 import itertools
 import math
@@ -140,12 +141,11 @@ def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> lis
     columns = []
     for label, texts in labels.items():
         is_repeat = label in repeats if repeats else bool(results.SEED.search(label))
-        try:
-            numbers, ordered = zip(*sorted((float(text), text) for text in texts), strict=True)
-        except ValueError:
-            numbers, ordered = None, tuple(texts)
-        if numbers is not None and not all(map(math.isfinite, numbers)):
-            numbers, ordered = None, tuple(texts)
+        numbers, ordered = None, tuple(texts)
+        with contextlib.suppress(ValueError):
+            pairs = sorted((float(text), text) for text in texts)
+            if all(math.isfinite(value) for value, _ in pairs):
+                numbers, ordered = zip(*pairs, strict=True)
         is_log = numbers is not None and not is_repeat and is_log_spaced(numbers)
         if len(texts) > 1:
             columns.append(Column(label, ordered, numbers, is_log, is_repeat))
@@ -506,10 +506,7 @@ def read_report(
         item for row, rows in finished for m in (*rows, row["metrics"]) for item in m.items()
     )
     known = {key: None for key, value in measured if _is_number(value) and key != "step"}
-    name = given.name if given else next((metric for metric in USUAL if metric in known), None)
-    if name is None:
-        there = ", ".join(sorted(known)) or "none"
-        raise ConfigError(f"name what to compare by: --objective=NAME, of these: {there}.")
+    name = given.name if given else next((metric for metric in USUAL if metric in known), "loss")
     if name not in known:
         raise ConfigError(
             f"no finished point of {path} has measured {name}. {suggest(name, known)}"

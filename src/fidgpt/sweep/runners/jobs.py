@@ -194,53 +194,6 @@ class Attempt(Protocol):
         """Send a signal to its processes; an attempt that waits for a machine is withdrawn."""
 
 
-@dataclass
-class Runner:
-    """Runs jobs: the base class of engines, which implement `launch`.
-
-    Attributes:
-      jobs: points at a time.
-      retries: how often a point that failed is retried, from its newest checkpoint.
-    """
-
-    jobs: int = 1
-    retries: int = 0
-    _scheduler: "Scheduler | None" = field(default=None, init=False, repr=False)
-
-    pause: ClassVar[float] = 0.2  # seconds between two polls
-    # Seconds after the first signal in which a second one ends the jobs; without one, they are
-    # left to the engine. With None, the first signal ends them.
-    patience: ClassVar[float | None] = None
-
-    def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
-        """Run all jobs; returns False if a signal stopped that.
-
-        Each job is taken when there is a slot for it, so that earlier results may decide which one
-        it is; after a None, the next one is taken at the next poll.
-
-        Ctrl-C, SIGTERM and SIGHUP let each run save and exit; a second Ctrl-C ends them at once.
-        """
-        self._scheduler = Scheduler(self, iter(jobs), events, num_slots=self.num_slots(jobs))
-        return self._scheduler.run()
-
-    def end_early(self, job: Job) -> None:
-        """End a job that is not worth continuing; it saves first."""
-        if self._scheduler is not None:
-            self._scheduler.end_early(job)
-
-    def num_slots(self, jobs: Iterable[Job | None]) -> int:
-        """Return the number of attempts at a time."""
-        return self.jobs
-
-    def launch(self, job: Job, log: IO[bytes], slot: int) -> Attempt:
-        """Start an attempt, with the log, which is locked until this returns."""
-        raise NotImplementedError
-
-    def adopt(self, job: Job) -> Attempt | None:
-        """Return the attempt at a job that an earlier sweep started and that is still active."""
-        return None
-
-
 @dataclass(eq=False)
 class _Task:
     """A job, its newest attempt, and what happened to it so far."""
@@ -258,31 +211,49 @@ class _Task:
     furthest: int = 0  # step
 
 
-class Scheduler:
-    """The jobs of one call of a runner.
+@dataclass
+class Runner:
+    """Runs jobs: the base class of engines, which implement `launch`.
 
-    Args:
-      runner: launches attempts.
-      jobs: taken one by one, when there is a slot.
-      events: receives all events.
-      num_slots: attempts at a time.
+    Attributes:
+      jobs: points at a time.
+      retries: how often a point that failed is retried, from its newest checkpoint.
     """
 
-    def __init__(
-        self, runner: Runner, jobs: Iterator[Job | None], events: Events, *, num_slots: int
-    ) -> None:
-        self._runner = runner
-        self._coming: Iterator[Job | None] | None = jobs
-        self._events = events
-        self._free = list(range(num_slots))
-        self._waiting: list[_Task] = []  # to be tried again
-        self._running: list[_Task] = []
-        self._is_stopped = False
-        self._num_signals = 0
-        self._leaves_at = math.inf
+    jobs: int = 1
+    retries: int = 0
 
-    def run(self) -> bool:
-        """Run all jobs; returns False if a signal stopped that."""
+    pause: ClassVar[float] = 0.2  # seconds between two polls
+    # Seconds after the first signal in which a second one ends the jobs; without one, they are
+    # left to the engine. With None, the first signal ends them.
+    patience: ClassVar[float | None] = None
+
+    def num_slots(self, jobs: Iterable[Job | None]) -> int:
+        """Return the number of attempts at a time."""
+        return self.jobs
+
+    def launch(self, job: Job, log: IO[bytes], slot: int) -> Attempt:
+        """Start an attempt, with the log, which is locked until this returns."""
+        raise NotImplementedError
+
+    def adopt(self, job: Job) -> Attempt | None:
+        """Return the attempt at a job that an earlier sweep started and that is still active."""
+        return None
+
+    def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
+        """Run all jobs; returns False if a signal stopped that.
+
+        Each job is taken when there is a slot for it, so that earlier results may decide which one
+        it is; after a None, the next one is taken at the next poll.
+
+        Ctrl-C, SIGTERM and SIGHUP let each run save and exit; a second Ctrl-C ends them at once.
+        """
+        self._coming: Iterator[Job | None] | None = iter(jobs)
+        self._events = events
+        self._free = list(range(self.num_slots(jobs)))
+        self._postponed: list[_Task] = []  # to be tried again
+        self._running: list[_Task] = []
+        self._is_stopped, self._num_signals, self._leaves_at = False, 0, math.inf
         handled = 0
         with _handling(self._count_signal):
             try:
@@ -298,13 +269,13 @@ class Scheduler:
                         self._start()
                         self._poll()  # a signal must find what has just begun as started
                     self._events.tick()
-                    time.sleep(self._runner.pause)
+                    time.sleep(self.pause)
             finally:
                 self._send(signal.SIGTERM)  # even after an error, nothing is left behind
         return not self._is_left and not self._is_stopped
 
     def end_early(self, job: Job) -> None:
-        """Send a job the signal to save and exit."""
+        """End a job that is not worth continuing; it saves first."""
         for running in self._running:
             if running.job == job and not running.ends_early:
                 running.ends_early = True
@@ -313,18 +284,17 @@ class Scheduler:
     @property
     def _is_left(self) -> bool:
         """Whether there are jobs to start."""
-        return bool(self._waiting) or self._coming is not None
+        return bool(self._postponed) or self._coming is not None
 
     def _count_signal(self, number: int, frame: FrameType | None) -> None:
         self._num_signals += 1
 
     def _handle_signal(self, number: int) -> None:
-        patience = self._runner.patience
-        if patience is not None and number == 1:
-            self._leaves_at = time.monotonic() + patience
+        if self.patience is not None and number == 1:
+            self._leaves_at = time.monotonic() + self.patience
             self._events.log(
                 "Detaching: jobs continue, and the same command follows them again. Press again "
-                f"within {patience:.0f} seconds to let each run save and exit."
+                f"within {self.patience:.0f} seconds to let each run save and exit."
             )
             return
         if number == 1 or self._leaves_at < math.inf:
@@ -344,15 +314,15 @@ class Scheduler:
                 self._begin(_Task(job))
             else:
                 self._coming = None
-        for task in list(self._waiting):
+        for task in list(self._postponed):
             if self._free and not self._num_signals:
-                self._waiting.remove(task)
+                self._postponed.remove(task)
                 self._begin(task)
 
     def _begin(self, task: _Task) -> None:
         """Start a job, or put it off if another process runs it."""
         job, task.slot = task.job, self._free[0]
-        attempt = None if job.is_done else self._runner.adopt(job)
+        attempt = None if job.is_done else self.adopt(job)
         if attempt is None:
             with job.opened_log() as log:
                 if job.is_done:
@@ -361,14 +331,14 @@ class Scheduler:
                 if log is None:
                     self._put_off(task)
                     return
-                attempt = self._runner.launch(job, log, task.slot)
+                attempt = self.launch(job, log, task.slot)
         task.attempt = attempt
         task.tail, task.step, task.is_started = Tail(job.directory / "metrics.jsonl"), 0, False
         self._free.remove(task.slot)
         self._running.append(task)
 
     def _put_off(self, task: _Task) -> None:
-        self._waiting.append(task)
+        self._postponed.append(task)
         if not task.is_foreign:
             task.is_foreign = True
             self._events.waits(task.job)
@@ -413,14 +383,14 @@ class Scheduler:
             ending = Ending("diverged" if _DIVERGED.search(reason) else "failed", reason)
             again = self._may_retry(task, is_lost=end.is_lost)
         if again:
-            self._waiting.append(task)
+            self._postponed.append(task)
         self._events.ended(job, ending, again=again)
 
     def _may_retry(self, task: _Task, *, is_lost: bool) -> bool:
         """Whether to try a job again; after the loss of a machine, as long as it progresses."""
         if not is_lost:
             task.retries += 1
-            return task.retries <= self._runner.retries
+            return task.retries <= self.retries
         if task.step > task.furthest:
             task.furthest, task.losses = task.step, 0
         task.losses += 1
@@ -432,7 +402,7 @@ class Scheduler:
             task.attempt.send(number)
             if not task.is_started:
                 self._release(task)
-                self._waiting.append(task)
+                self._postponed.append(task)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from fidgpt import files
+from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.runners import remote
+from fidgpt.sweep.runners import keeper, remote
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
-from fidgpt.sweep.runners.keeper import keeping
 from fidgpt.sweep.runners.remote import Claim
 
 _GRACE = 30.0  # seconds in which the other processes may end after one has failed
@@ -99,7 +99,7 @@ class RayAttempt:
             self._release()
             return "refused"
         self._claims = claims
-        command = keeping(self._job.command)
+        command = keeper.keeping(self._job.command)
         environments = map(self._job.environment, assigned(claims, threads=self._threads))
         started = [
             place.launch.remote(command, environment=environment, directory=os.getcwd())
@@ -193,15 +193,12 @@ class RayRunner(Runner):
         """Run all jobs; see Runner. A connection to Ray that was made before is used and kept.
 
         Raises:
-          ConfigError: Ray is not installed, does not answer, or has no room for a point.
+          DataError: Ray is not installed.
+          ConfigError: it does not answer, or has no room for a point.
         """
-        try:
-            import ray
-            from ray import cloudpickle
-        except ImportError as error:
-            raise ConfigError(
-                'to run on a Ray cluster, install Ray: pip install "fidgpt[ray]"'
-            ) from error
+        ray = import_extra("ray", extra="ray", purpose="to run on a Ray cluster")
+        from ray import cloudpickle
+
         for module in (remote, files):
             cloudpickle.register_pickle_by_value(module)
         address = self.address or os.environ.get("RAY_ADDRESS") or _LOCAL

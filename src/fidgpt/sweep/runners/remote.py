@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 
-from fidgpt.files import lock, open_regular, parse_json
+from fidgpt.files import lock, parse_json
 
 _MAX_WIDTH = 300
 # How a process reports the failure of another process of its run.
@@ -29,7 +29,7 @@ class Tail:
     def rows(self) -> list[dict[str, Any]]:
         """Return the new rows; lines that are damaged or incomplete are skipped."""
         try:
-            with open_regular(self._path) as file:
+            with self._path.open("rb") as file:
                 if file.seek(0, os.SEEK_END) < self._at:  # truncated by a run that resumed
                     self._at = 0
                 file.seek(self._at)

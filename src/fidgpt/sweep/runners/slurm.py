@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import importlib.util
 import json
 import os
 import shlex
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
 from fidgpt import files
+from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote, slurm_task
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
@@ -217,10 +217,10 @@ class SlurmRunner(Runner):
         each run save and exit, a third one ends them at once.
 
         Raises:
-          ConfigError: submitit is not installed, there is no Slurm, or it accepts no such jobs.
+          DataError: submitit is not installed.
+          ConfigError: there is no Slurm, or it accepts no such jobs.
         """
-        if importlib.util.find_spec("submitit") is None:
-            raise ConfigError('to run on Slurm, install submitit: pip install "fidgpt[slurm]"')
+        import_extra("submitit", extra="slurm", purpose="to run on Slurm")
         if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
             raise ConfigError(
                 f"there is no {missing[0]} on this machine: start the sweep where jobs are "

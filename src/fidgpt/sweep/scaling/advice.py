@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.scaling.law import Law, Parabola, Run
 
@@ -145,14 +146,11 @@ def draw(law: Law, curves: Sequence[Parabola], path: Path) -> None:
     """Draw the losses over size, with the parabolas and the law of each number of tokens.
 
     Raises:
-      ConfigError: Matplotlib is not installed.
+      DataError: Matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError(
-            'the drawing needs Matplotlib: install it with `pip install "fidgpt[plot]"`.'
-        ) from error
+    import_extra("matplotlib", extra="plot", purpose="the drawing")
+    from matplotlib.figure import Figure  # late: an extra
+
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     sizes = [run.parameters for run in law.runs]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fidgpt.files import atomic_path, open_regular, read_bytes, read_json, sync, write_whole
+from fidgpt.files import atomic_path, read_bytes, read_json, sync, write_whole
 from fidgpt.train.estimates.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
@@ -96,7 +96,7 @@ def read_rows(path: Path) -> list[Row]:
 def last_row(path: Path) -> Row:
     """Return the last whole row of a metrics file; empty if there is none."""
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
             rows = map(_row, reversed(file.read(_TAIL).split(b"\n")))
             return next((row for row in rows if row is not None), {})
@@ -128,7 +128,7 @@ def _keep_until(path: Path, step: int) -> None:
 
     Line by line: a run of a million steps has more rows than memory should hold.
     """
-    with open_regular(path, pipe=True) as file, atomic_path(path) as draft:
+    with path.open("rb") as file, atomic_path(path) as draft:
         with draft.open("wb") as kept:
             for line in file:
                 row = _row(line)
