@@ -24,6 +24,8 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     of a pipeline use are summed over these.
     """
     parameters = [*parameters]
+    if not any(map(shards_of, parameters)):
+        return  # no axis divides a parameter, nor does a pipeline
     for parameter in parameters:
         # Others list it in sums and norms too: of another stage, or of an expert without tokens.
         if parameter.grad is None and parameter.requires_grad and holders_of(parameter):

