@@ -157,10 +157,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     """
     path = directory / CONFIG
     config = read_json(path)
-    text = config.pop("text_config", None)
-    if isinstance(text, dict):  # the whole model has the key that ties tables
-        tie = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        config |= text | tie
+    config |= text_keys(config)
+    config.pop("text_config", None)
     if not isinstance(config.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
     config["model_type"] = _TEXT_OF.get(config["model_type"]) or config["model_type"]
@@ -175,6 +173,14 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         raise ConfigError(f"{path} cannot be used: {error}") from None
     experts = [config[key] for key in EXPERTS if key in config]
     return {key: experts[0] for key in EXPERTS if experts} | config
+
+
+def text_keys(content: HubConfig) -> HubConfig:
+    """Return the keys of a model's text, which a model of images has apart but for a tie."""
+    text = content.get("text_config")
+    if not isinstance(text, dict):
+        return content
+    return text | {key: content[key] for key in ("tie_word_embeddings",) if key in content}
 
 
 def _rope(config: HubConfig) -> HubConfig:
