@@ -297,3 +297,12 @@ _RECIPES += [
     ),
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}
+# Families that rotate in layers with a window only, in further orders of layers.
+_NO_WINDOW = {"layer_types": [_FULL] * 3}
+ROTATED = {
+    "exaone4_full": MORE_RECIPES["exaone4"].changed(window=5, **_NO_WINDOW),  # none is rotated
+    "exaone4_unset": MORE_RECIPES["exaone4"].changed("sliding_window: null", **_NO_WINDOW),
+    "exaone_moe_late": MORE_RECIPES["exaone_moe"].changed(layer_types=[_FULL, _SLIDING, _FULL]),
+    "exaone_moe_dense": MORE_RECIPES["exaone_moe"].changed("first_k_dense_replace: 2"),
+    "cohere2_full": MORE_RECIPES["cohere2"].changed(window=5, **_NO_WINDOW),
+}

@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import project_modules
 from fidgpt.configs.facts import MISSING, SEQ_LENS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.readings import READINGS
-from fidgpt.configs.windows import FULL, SLIDING
+from fidgpt.configs.windows import FULL, OLD_KINDS, SLIDING
 from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
@@ -171,6 +171,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         config |= {aliases.get(key, key): value for key, value in _rope(config).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
+    if isinstance(kinds := config.get("layer_types"), list):
+        config["layer_types"] = [OLD_KINDS.get(str(kind), kind) for kind in kinds]
     experts = [config[key] for key in EXPERTS if key in config]
     return {key: experts[0] for key in EXPERTS if experts} | config
 
