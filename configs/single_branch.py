@@ -193,10 +193,7 @@ NEMOTRON_H = family(
     defaults={
         "num_hidden_layers": lambda hub: len(hub.get("layers_block_type") or _kinds(hub)),
         "layers_block_type": _kinds,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
         "head_dim": 128,
-        "intermediate_size": 21_504,
     },
     readings={
         "kinds": _kinds_of,
@@ -209,9 +206,7 @@ NEMOTRON_H = family(
     | {"num_local_experts": "n_routed_experts"},
     known=(
         *(*_KNOWN, "time_step_limit", "hybrid_override_pattern", "mamba_proj_bias"),
-        *("mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type"),
-        *("n_shared_experts", "num_logits_to_keep", "num_nextn_predict_layers"),
-        *("use_mamba_kernels", "mtp_hybrid_override_pattern", "attention_head_dim"),
+        *("n_shared_experts", "attention_head_dim"),
         "attention_bias",  # which its class does not read
     ),
     ignored=("mtp.*",),
