@@ -14,10 +14,17 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         *("attn_implementation", "_attn_implementation*", "_experts_implementation*"),
         *("experts_implementation", "pretraining_tp", "reorder_and_upcast_attn", "use_bfloat16"),
         *("ep_size", "use_flash_attn", "gradient_checkpointing", "tie_last_hidden_states"),
+        *("num_logits_to_keep", "use_mamba_kernels", "mamba_ssm_cache_dtype", "use_grouped_mm"),
+        *("moe_shared_expert_overlap", "reference_compile", "repad_logits_with_grad", "verbose"),
+        *("inference_runner", "validate_runner_input", "max_batch_size", "max_sequence_length"),
+        *("pad_key_length", "pre_allocate_kv_cache", "for_llm_compressor", "slow_but_exact"),
     ),
     "concerns training": (
         *("*dropout*", "*_pdrop", "initializer_range", "embedding_initializer_range"),
         *("router_aux_loss_coef", "router_jitter_noise", "aux_loss_alpha", "seq_aux"),
+        *("z_loss_coefficient", "load_balance_coeff", "layerdrop", "init_std", "init_config"),
+        *("init_device", "initializer_cutoff_factor", "linear_a_log_*", "linear_dt_*"),
+        *("num_nextn_predict_layers", "num_mtp_layers", "mtp_*"),  # of further tokens
     ),
     "names tokens, or how to choose them": (
         *("*_token_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens"),

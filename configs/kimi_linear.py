@@ -141,7 +141,7 @@ HUB = deepseek.near_deepseek(
         "linear_head_dim": _listed("head_dim", 128),
         "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),
     },
-    known=(_LISTED, _FIRST_DENSE, "rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
+    known=(_LISTED, _FIRST_DENSE, "rope_theta", "use_grouped_topk"),
 )
 
 

@@ -159,7 +159,7 @@ LLAMA4 = family(
         "strength": _tempered("strength"),
         "span": _tempered("span"),
     },
-    known=("interleave_moe_layer_step", "for_llm_compressor"),
+    known=("interleave_moe_layer_step",),
 )
 
 

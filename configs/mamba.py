@@ -133,5 +133,5 @@ BAMBA = family(
             i for i, kind in enumerate(kinds_of(model)) if kind == FULL
         ]
     },
-    known=(*KNOWN, "num_logits_to_keep", "z_loss_coefficient"),
+    known=KNOWN,
 )

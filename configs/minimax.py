@@ -83,7 +83,7 @@ HUB = mixtral.HUB.near(
         "linear_residual": _residual(LightningAttention),
         "mlp_residual": "blocks.0.mlp_residual",
     },
-    known=("block_size", "router_aux_loss_coef", "router_jitter_noise"),
+    known=("block_size",),
     ignored=tuple(f"*.self_attn.{name}" for name in ("slope_rate", "*_decay")),
 )
 

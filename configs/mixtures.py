@@ -206,7 +206,6 @@ GLM4_MOE = near_mixture(
     tensors=QK_NORMS,
     defaults=_SIZES,
     constants={"num_nextn_predict_layers": 0},
-    known=("num_mtp_layers",),
     ignored=("model.layers.46.*", "model.layers.92.*"),  # multi-token prediction of GLM 4.5
 )
 
@@ -325,5 +324,4 @@ MELLUM = family(
         "layer_types": [FULL],
         "intermediate_size": lambda hub: hub["moe_intermediate_size"],
     },
-    known=("num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"),
 )

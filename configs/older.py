@@ -111,7 +111,6 @@ OPT = family(
         "layer_norm_elementwise_affine": (True,),
     },
     readings={"projected_dim": lambda model: model.embedding.weight.shape[1]},
-    known=("init_std", "layerdrop"),
 )
 BIOGPT = family(
     "biogpt",
@@ -122,7 +121,7 @@ BIOGPT = family(
     tensors={**_opt_tensors("biogpt", "layer_norm"), "unembedding": "output_projection"},
     fixed=_NO_ACT,
     defaults={"hidden_act": "gelu", "scale_embedding": True},
-    known=("layerdrop", "layer_norm_eps"),  # transformers' norms have the default of torch
+    known=("layer_norm_eps",),  # transformers' norms have the default of torch
 )
 
 
@@ -157,9 +156,8 @@ GPT_BIGCODE = family(
     aliases=gpt2.OTHER_SIZES,
     readings={"multi_query": lambda model: model.blocks[0].attention.num_kv_heads == 1},
     known=(
-        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner"),
-        *("max_batch_size", "max_sequence_length", "pad_key_length", "pre_allocate_kv_cache"),
-        *("num_key_value_heads", "validate_runner_input"),
+        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
+        "num_key_value_heads",
     ),
 )
 
@@ -233,7 +231,7 @@ BLOOM = family(
         "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    known=("slow_but_exact", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi", "bias_*"),
+    known=("skip_bias_add", "skip_bias_add_qkv", "offset_alibi", "bias_*"),
 )
 
 
@@ -397,7 +395,7 @@ CTRL = family(
         "norm": "transformer.layernorm",
     },
     fixed={**_NO_ACT, "layer_norm_epsilon": (1e-6,)},
-    defaults={"tie_word_embeddings": True, "dff": 8192},
+    defaults={"dff": 8192},
     aliases=gpt2.OTHER_SIZES,
     ignored=("*.pos_encoding",),
 )
@@ -444,14 +442,10 @@ MPT = family(
         "norm": "transformer.norm_f",
     },
     fixed={**_NO_ACT, "no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
-    defaults={"tie_word_embeddings": True},
     readings={"attention": lambda _: {"alibi": True}},
     aliases={"hidden_size": "d_model", "num_attention_heads": "n_heads"}
     | {"num_hidden_layers": "n_layers", "max_position_embeddings": "max_seq_len"},
-    known=(
-        *("embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type"),
-        "verbose",
-    ),
+    known=("embedding_fraction", "learned_pos_emb", "norm_type"),
 )
 
 _CODEGEN_ORDER = (QKV[0], QKV[2], QKV[1])
@@ -482,10 +476,9 @@ XGLM = BIOGPT.near(
     settings={"hidden_dim": "d_model", "num_layers": "num_layers", "num_heads": "attention_heads"}
     | {"ffn_dim": "ffn_dim", "activation": "activation_function"},
     tensors={**_opt_tensors("model", "layer_norm"), "unembedding": "lm_head"},
-    defaults={"tie_word_embeddings": True, "activation_function": "gelu", "hidden_act": ...},
+    defaults={"hidden_act": ...},
     aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
     | {"num_attention_heads": "attention_heads"},
-    known=("init_std",),
     ignored=("model.embed_positions.*",),
 )
 
@@ -520,8 +513,7 @@ GPT1 = gpt2.HUB.near(
     settings=dict.fromkeys(("ffn_dim", "activation", "scaled", "scaled_by_layer"), ...),
     tensors=_gpt1_tensors,
     fixed={"add_cross_attention": ..., "afn": ("gelu",)},
-    defaults={"tie_word_embeddings": True},
-    known=("predict_special_tokens", "attention_probs_dropout_prob", "hidden_dropout_prob"),
+    known=("predict_special_tokens",),
     constants=dict.fromkeys(gpt2.HUB.constants, ...),
     ignored=("*.attn.bias",),
 )
@@ -561,7 +553,6 @@ GPT_NEOX_JAPANESE = family(
     | {"theta": "rotary_emb_base", "rotary_share": "rotary_pct"},
     tensors=_neox_japanese_tensors,
     fixed=_NO_ACT,
-    defaults={"tie_word_embeddings": True},
     aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     readings={
         "multiple": lambda model: (

@@ -78,7 +78,6 @@ NANOCHAT = family(
     architecture="NanoChatForCausalLM",
     tensors=in_layers(f"{LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"}),
     fixed={"hidden_act": ("relu2",)},
-    defaults={"rms_norm_eps": 1e-6},
 )
 
 
@@ -178,7 +177,6 @@ MINICPM3 = deepseek.near_latent(
     },
     fixed={"mlp_bias": (False,)},
     defaults={
-        "tie_word_embeddings": True,
         "num_key_value_heads": 40,
         "v_head_dim": lambda hub: hub["hidden_size"] // hub["num_attention_heads"],
         "scale_depth": lambda hub: hub["num_hidden_layers"] ** 0.5 if "scale_depth" in hub else 1.4,
@@ -213,7 +211,6 @@ def qwen3_5_moe(cfg: fdl.Config[Trainer]) -> None:
     """Qwen3-Next with fewer experts."""
 
 
-_MTP = ("num_mtp_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings")
 QWEN3_5 = qwen3_next.HUB.near(
     "qwen3_5_text",
     qwen3_5,
@@ -221,7 +218,7 @@ QWEN3_5 = qwen3_next.HUB.near(
     settings=dict.fromkeys((*qwen3_moe.MIXTURE, "shared_ffn_dim"), ...),
     tensors=_separate,
     defaults={"num_key_value_heads": 4, "head_dim": 256},
-    known=("attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers", *_MTP),
+    known=("attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers"),
 )
 QWEN3_5_MOE = QWEN3_5.near(
     "qwen3_5_moe_text",
@@ -284,7 +281,6 @@ MODERNBERT_DECODER = family(
         **{"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
     },
     defaults={
-        "tie_word_embeddings": True,
         "rope_theta": lambda hub: hub.get("global_rope_theta", 160_000.0),
         "rope_local_base_freq": lambda hub: hub.get("local_rope_theta", 10_000.0),
         "sliding_window": lambda hub: (hub.get("local_attention") or 128) // 2,
@@ -296,9 +292,8 @@ MODERNBERT_DECODER = family(
     readings={"eps": "norm.norm.eps"},
     constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
     known=(
-        *("global_attn_every_n_layers", "local_attention", "initializer_cutoff_factor"),
-        *("global_rope_theta", "local_rope_theta", "cls_token_id", "sep_token_id"),
-        *("reference_compile", "repad_logits_with_grad"),
+        *("global_attn_every_n_layers", "local_attention", "global_rope_theta"),
+        "local_rope_theta",
     ),
 )
 
@@ -372,7 +367,6 @@ OLMO_HYBRID = olmo2.HUB.near(
     | {"negative": "linear_allow_neg_eigval"},
     tensors=_olmo_hybrid_tensors,
     defaults={
-        "rms_norm_eps": 1e-6,
         "linear_num_key_heads": lambda hub: hub["num_attention_heads"],
         "linear_num_value_heads": lambda hub: hub["num_attention_heads"],
         "linear_key_head_dim": _key_dim,
@@ -384,8 +378,5 @@ OLMO_HYBRID = olmo2.HUB.near(
         "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
         "negative": of_mixer(lambda mixer: mixer.max_rate != 1.0),
     },
-    known=(
-        *("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max"),
-        *("linear_dt_init_floor", "head_dim", "linear_use_gate"),
-    ),
+    known=("head_dim", "linear_use_gate"),
 )

@@ -188,10 +188,8 @@ KOLIBRI = family(
     tensors={**QK_NORMS, **EXPERTS, **SHARED}
     | {SELECTION_BIAS: f"{LAYER}.moe.router.expert_bias"}
     | in_layers(LAYER, {"attention_out_norm": "post_attn_norm", "mlp_out_norm": "post_ffn_norm"}),
-    defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
-    | {"sliding_window": 513, "norm_topk_prob": False}
-    | {"intermediate_size": lambda hub: hub["moe_intermediate_size"]}
-    | {"layer_types": [*[SLIDING] * 4, FULL]},
+    defaults={"head_dim": 128, "num_key_value_heads": 4}
+    | {"intermediate_size": lambda hub: hub["moe_intermediate_size"]},
     readings={"window": window_of_rotated},
 )
 
@@ -229,7 +227,6 @@ AFMOE = family(
         "num_experts": 64,
         "num_experts_per_tok": 6,
         "num_shared_experts": 2,
-        "sliding_window": 1024,
         "moe_intermediate_size": 1408,
         "layer_types": lambda hub: [
             SLIDING if (i + 1) % (hub.get("global_attn_every_n_layers") or 4) else FULL
@@ -239,7 +236,6 @@ AFMOE = family(
     readings={"window": window_of_rotated},
     known=(
         *("global_attn_every_n_layers", "topk_group", "num_expert_groups", "num_limited_groups"),
-        *("load_balance_coeff", "use_grouped_mm"),
     ),
 )
 
@@ -309,7 +305,6 @@ ARIA = family(
     | {"blocks.*.mlp.experts.up": Transposed(Joined(_FIRST, 1, 2))}
     | {"blocks.*.mlp.experts.down": Transposed(f"{LAYER}.mlp.experts.fc2.weight")},
     fixed={"mlp_bias": (False,)},
-    defaults={"rms_norm_eps": 1e-6},
     aliases={"num_experts_per_tok": "moe_topk"},
     whole_heads=True,
 )

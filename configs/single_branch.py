@@ -12,7 +12,7 @@ from fidgpt.configs.hub import Tensors, experts_as, in_layers, linears
 from fidgpt.configs.mamba import NO_LIMIT, mamba_tensors
 from fidgpt.configs.readings import of_mixer
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, LINEAR, shortest_period
+from fidgpt.configs.windows import FULL, LINEAR, OLD_KINDS, shortest_period
 from fidgpt.fiddlers import use_no_positions, use_shared_expert, use_squared_relu
 from fidgpt.fiddlers.recurrent import put_mixer
 from fidgpt.graph import clone_part, find
@@ -22,7 +22,6 @@ from fidgpt.train import Trainer
 _LAYERS = "backbone.layers"
 _LAYER = f"{_LAYERS}.*"
 _MIXTURE, _MLP = "moe", "mlp"  # kinds of layers in config.json, besides the kinds of mixers
-_OLD = {"mamba": LINEAR, "attention": FULL}
 _LETTERS = {"M": LINEAR, "E": _MIXTURE, "*": FULL, "-": _MLP}
 _ENDS = {
     "embedding": "backbone.embeddings",
@@ -80,7 +79,8 @@ MAMBA2 = family(
     settings={**_STATES, **_ROPE, "num_kv_heads": ..., "ffn_dim": ...}
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
-    fixed=NO_LIMIT,
+    # If it is true, transformers 5 divides output projections that it has loaded.
+    fixed={**NO_LIMIT, "rescale_prenorm_residual": (False, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
@@ -116,7 +116,7 @@ def nemotron_h(
     Raises:
       ValueError: a kind is unknown.
     """
-    kinds = shortest_period([_OLD.get(kind, kind) for kind in kinds])
+    kinds = shortest_period([OLD_KINDS.get(kind, kind) for kind in kinds])
     if unknown := sorted({*kinds} - {*_LETTERS.values()}):
         raise ValueError(f"layers_block_type has {', '.join(unknown)}.")
     use_no_positions(cfg)
@@ -145,7 +145,7 @@ def nemotron_h(
 
 
 def _nemotron_tensors(settings: Mapping[str, Any]) -> Tensors:
-    kinds = [LINEAR if _OLD.get(kind, kind) == LINEAR else FULL for kind in settings["kinds"]]
+    kinds = [LINEAR if OLD_KINDS.get(kind, kind) == LINEAR else FULL for kind in settings["kinds"]]
     mixer = f"{_LAYER}.mixer"
     names = {"mlp.router": "gate", "mlp.router.selection_bias.bias": "gate.e_score_correction_bias"}
     for name in ("up", "down"):
@@ -193,10 +193,7 @@ NEMOTRON_H = family(
     defaults={
         "num_hidden_layers": lambda hub: len(hub.get("layers_block_type") or _kinds(hub)),
         "layers_block_type": _kinds,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
         "head_dim": 128,
-        "intermediate_size": 21_504,
     },
     readings={
         "kinds": _kinds_of,
@@ -209,9 +206,7 @@ NEMOTRON_H = family(
     | {"num_local_experts": "n_routed_experts"},
     known=(
         *(*_KNOWN, "time_step_limit", "hybrid_override_pattern", "mamba_proj_bias"),
-        *("mamba_ssm_cache_dtype", "moe_shared_expert_overlap", "mtp_layers_block_type"),
-        *("n_shared_experts", "num_logits_to_keep", "num_nextn_predict_layers"),
-        *("use_mamba_kernels", "mtp_hybrid_override_pattern", "attention_head_dim"),
+        *("n_shared_experts", "attention_head_dim"),
         "attention_bias",  # which its class does not read
     ),
     ignored=("mtp.*",),

@@ -14,6 +14,7 @@ T = TypeVar("T")
 
 # The names of kinds of layers in config.json; the last kind has a recurrent mixer.
 SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"
+OLD_KINDS = {"mamba": LINEAR, "attention": FULL}  # as earlier files call them
 # Keys of config.json with the distance of layers without a window, where it has no layer types.
 PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
 

@@ -6,7 +6,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.graph import ConfigError, swapped
-from fidgpt.graph.fiddle import set_arguments
+from fidgpt.graph.fiddle import parameter_names, set_arguments
 from fidgpt.optim import (
     Adafactor,
     LayerDecay,
@@ -194,7 +194,7 @@ def _use(
     keep: Collection[str],
     learning_rate: float | None,
 ) -> None:
-    """Replace the optimizer, keeping settings that the new one also has."""
+    """Replace the optimizer, keeping settings that the new one also has, and their schedules."""
     if fdl.get_callable(cfg.optimizer) is not function:
         new = swapped(cfg.optimizer, function)
         for key in set_arguments(new).keys() - keep:
@@ -202,6 +202,9 @@ def _use(
         fdl.add_tag(new, "lr", LearningRate)
         fdl.add_tag(new, "weight_decay", WeightDecay)
         cfg.optimizer = new
+        schedules, known = set_arguments(cfg).get("schedules"), parameter_names(new)
+        if schedules:
+            cfg.schedules = {name: one for name, one in schedules.items() if name in known}
     if learning_rate is not None:
         cfg.optimizer.lr = learning_rate
 

@@ -1,12 +1,14 @@
 """Mixers with a state of fixed size in most layers: hybrids of attention and recurrence."""
 
+import re
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.graph import ConfigError, clone_part, find, swapped
+from fidgpt.graph import ConfigError, clone_part, find, parts, swapped
 from fidgpt.graph.fiddle import parameter_names, raw_arguments
+from fidgpt.graph.formulas import is_formula
 from fidgpt.model import (
     Block,
     GatedDeltaNet,
@@ -27,6 +29,7 @@ __all__ = [
 ]
 
 RECURRENT = (GatedDeltaNet, KimiDeltaNet, LightningAttention, Mamba2, ShortConvolution)
+_HEAD_DIM = re.compile(r"\{model\.blocks\[\d+\]\.attention\.head_dim\}")
 _KEPT = {"hidden_dim", "head_dim", "num_heads", "linear", "init", "out_init"}
 
 
@@ -107,6 +110,16 @@ def _mix_by(cfg: fdl.Config[Trainer], kind: Any, every: int, **sizes: Any) -> No
                 if with_heads and block.attention not in with_heads:  # as a short convolution
                     block.attention = clone_part(with_heads[0])
                 put_mixer(block, kind, **sizes)
+        _name_other_heads(cfg, model)
+
+
+def _name_other_heads(cfg: fdl.Config[Trainer], model: fdl.Buildable[Transformer]) -> None:
+    """Let formulas name the size of heads in a layer that has heads, if any has."""
+    sized = ("head_dim" in parameter_names(block.attention) for block in model.blocks)
+    index = next((i for i, has_heads in enumerate(sized) if has_heads), None)
+    for part in (node.value for node in parts(cfg) if is_formula(node.value)):
+        if index is not None:
+            part.text = _HEAD_DIM.sub(f"{{model.blocks[{index}].attention.head_dim}}", part.text)
 
 
 def put_mixer(block: fdl.Buildable[Block], kind: Any, **arguments: Any) -> None:

@@ -106,3 +106,18 @@ def test_schedules_are_those_of_nanochat() -> None:
     assert 0.97 * momentum(400) == pytest.approx(0.97 * (1 - 50 / 650) + 0.9 * 50 / 650)
     assert decay(250) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
     assert isinstance(decay, Phases) and fdl.get_callable(cfg.optimizer).__name__ == "NorMuon"
+
+
+KEPT = {"use_short_convolution": 2, "use_muon": 1, "use_adamw": 0}  # schedules of settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT)
+def test_other_layers_and_optimizers_keep_what_they_have_of_the_recipe(name: str) -> None:
+    cfg = configs.nanochat(depth=4, head_dim=16, seq_len=64)
+    getattr(fiddlers, name)(cfg)
+    trainer = build_trainer(cfg)
+    groups, schedules = trainer.groups(trainer.model), trainer.schedules or {}
+    optimizer = make_optimizer(trainer.optimizer, groups, parallel=DataParallel())
+    GroupSchedules(optimizer, schedule=trainer.schedule, others=schedules).apply(0)
+    assert len(schedules) == KEPT[name]

@@ -97,7 +97,8 @@ _RECIPES = [
 _LINEAR = "linear_attention"
 _HYBRID = {"layer_types": [_LINEAR, _FULL, _LINEAR]}
 _ROUTED = "num_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 40"
-_MAMBA = "mamba_n_heads: 8, mamba_d_head: 16, mamba_d_state: 12, mamba_expand: 2"
+_MAMBA = "mamba_n_heads: 8, mamba_d_head: 16, mamba_d_state: 12, mamba_expand: 2, "
+_MAMBA += "mamba_chunk_size: 16"  # the default pads rows to 256 tokens
 
 
 def _without_rope(recipe: Recipe) -> Recipe:
@@ -243,13 +244,14 @@ _RECIPES += [
         "mamba2",
         settings(
             f"{_ENDS}, hidden_size: 64, num_hidden_layers: 3, num_heads: 8, head_dim: 16, "
-            "state_size: 12, n_groups: 2, expand: 2"
+            "state_size: 12, n_groups: 2, expand: 2, chunk_size: 16"
         ),
     ),
     _without_rope(
         like_llama(
             "nemotron_h",
             "num_hidden_layers: 4, mamba_num_heads: 8, mamba_head_dim: 16, ssm_state_size: 12, "
+            "chunk_size: 16, "
             "n_groups: 2, n_routed_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 40, "
             "moe_shared_expert_intermediate_size: 56, head_dim: 24, routed_scaling_factor: 1.7, "
             "attention_bias: true, mlp_bias: true",
@@ -278,6 +280,7 @@ _RECIPES += [
     like_llama(
         "falcon_h1",
         "mamba_d_ssm: 96, mamba_n_heads: 6, mamba_d_head: 16, mamba_d_state: 12, "
+        "mamba_chunk_size: 16, "
         "mamba_n_groups: 2, embedding_multiplier: 3.0, lm_head_multiplier: 0.6, "
         "mlp_multipliers: [0.7, 1.3], key_multiplier: 0.8, attention_in_multiplier: 1.2, "
         "attention_out_multiplier: 0.9, ssm_in_multiplier: 1.1, ssm_out_multiplier: 0.8, "
@@ -294,3 +297,12 @@ _RECIPES += [
     ),
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}
+# Families that rotate in layers with a window only, in further orders of layers.
+_NO_WINDOW = {"layer_types": [_FULL] * 3}
+ROTATED = {
+    "exaone4_full": MORE_RECIPES["exaone4"].changed(window=5, **_NO_WINDOW),  # none is rotated
+    "exaone4_unset": MORE_RECIPES["exaone4"].changed("sliding_window: null", **_NO_WINDOW),
+    "exaone_moe_late": MORE_RECIPES["exaone_moe"].changed(layer_types=[_FULL, _SLIDING, _FULL]),
+    "exaone_moe_dense": MORE_RECIPES["exaone_moe"].changed("first_k_dense_replace: 2"),
+    "cohere2_full": MORE_RECIPES["cohere2"].changed(window=5, **_NO_WINDOW),
+}

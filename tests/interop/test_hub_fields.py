@@ -90,9 +90,11 @@ def others(value: Any) -> list[Any]:
 def logits_of(directory: Path, weights: dict[str, Tensor], tokens: Tensor) -> Tensor | None:
     """Return what transformers computes by a config.json, None if it fails or has other tensors."""
     from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
 
     try:
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+        with no_init_weights():  # faster
+            model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
         model.load_state_dict(weights)
         return model.eval()(tokens, use_cache=False).logits
     except Exception:  # every class has its own

@@ -14,7 +14,7 @@ from fidgpt.interop import from_hf, save_hf
 from fidgpt.interop.hugging_face.hub import member_in
 from fidgpt.model import LanguageModel, generation
 
-from .more_recipes import MORE_RECIPES, like_llama
+from .more_recipes import MORE_RECIPES, ROTATED, like_llama
 from .recipes import settings
 from .test_families import Pair, random_model, random_tokens
 
@@ -35,13 +35,16 @@ _TRAINED = (
 )
 
 
-@pytest.fixture(scope="module", params=MORE_RECIPES)
+ALL = MORE_RECIPES | ROTATED
+
+
+@pytest.fixture(scope="module", params=ALL)
 def family(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     load: Callable[[Path], LanguageModel],
 ) -> Pair:
-    recipe = MORE_RECIPES[request.param]
+    recipe = ALL[request.param]
     directory = tmp_path_factory.mktemp(recipe.family)
     kind = _WRITTEN_AS.get(recipe.family, recipe.family)
     theirs = random_model(recipe._replace(family=kind))
@@ -187,6 +190,15 @@ _ALPHA = {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "msca
         ),
         (
             {
+                **{"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"]},
+                **{"mamba_n_heads": 8, "mamba_d_head": 16, "num_hidden_layers": 2},
+                "shared_intermediate_size": 56,
+            },
+            lambda block: type(block.attention),
+            [lm.Mamba2, lm.Attention],
+        ),
+        (
+            {
                 **{"model_type": "llama4_text", "no_rope_layers": [], "num_hidden_layers": 4},
                 **{"interleave_moe_layer_step": 2, "intermediate_size_mlp": 120, "head_dim": 16},
             },
@@ -210,7 +222,7 @@ _ALPHA = {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "msca
             [[None, 9e4], [8, 5e3]],
         ),
     ],
-    ids=["nemotron_h", "llama4", "hunyuan", "modernbert"],
+    ids=["nemotron_h", "granite4", "llama4", "hunyuan", "modernbert"],
 )
 def test_files_of_the_hub_are_read_in_their_own_forms(
     hub: Callable[..., Path], keys: dict[str, Any], read: Callable[[Any], Any], expected: list[Any]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from absl import flags
 from absl.testing import flagsaver
+from small_models import tiered
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from fidgpt.cli import export, sample
@@ -58,6 +59,16 @@ def pieces(prefix: bool) -> Tokenizer:
     return backend
 
 
+def unigram() -> Tokenizer:
+    """As in T5 and XGLM: the likeliest pieces, or bytes where there are none."""
+    scores = {"<s>": 0.0, "</s>": 0.0, "<|eot|>": 0.0, "\u2581": -2.0, "a": -3.0, "b": -3.1}
+    scores |= {"ab": -4.0, "\u2581b": -4.2} | {f"<0x{value:02X}>": -12.0 for value in range(256)}
+    backend = Tokenizer(models.Unigram([*scores.items()], unk_id=2, byte_fallback=True))
+    backend.normalizer, backend.decoder = (pieces(prefix=False).normalizer, pieces(False).decoder)
+    backend.add_special_tokens([*scores][:3])
+    return backend
+
+
 def _template() -> Any:
     return processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
 
@@ -69,20 +80,26 @@ KINDS: dict[str, tuple[Callable[[], Tokenizer], dict[str, Any]]] = {
     "gemma": (lambda: pieces(prefix=False), {"bos_token": "<s>", "eos_token": "</s>"}),
     "qwen3": (lambda: byte_level(begins=False), {"bos_token": None, "eos_token": "</s>"}),
     "gpt2": (lambda: byte_level(begins=False), {"bos_token": "</s>", "eos_token": "</s>"}),
-    "cohere": (lambda: byte_level(begins=True), {"bos_token": "<s>", "eos_token": "</s>"}),
-    "phi3": (lambda: pieces(prefix=True), {"bos_token": "<s>", "eos_token": "</s>"}),
+    "xglm": (unigram, {"bos_token": "<s>", "eos_token": "</s>"}),
 }
+# Those that say the same in several words, and one of each kind of layer.
+KINDS |= dict.fromkeys(("starcoder2", "gpt_bigcode", "deepseek_v3", "cohere"), KINDS["llama"])
+KINDS |= dict.fromkeys(("falcon_h1", "lfm2", "smollm3", "gpt_neo", "mamba2"), KINDS["qwen3"])
+KINDS |= dict.fromkeys(("gemma3", "mixtral", "phi3", "gpt_oss", "minimax"), KINDS["mistral"])
+KINDS |= dict.fromkeys(("kimi_linear", "qwen3_next", "glm_moe_dsa", "opt"), KINDS["xglm"])
+_USUAL = {*[*KINDS][:6], "starcoder2", "falcon_h1", "deepseek_v3", "qwen3_next"}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=tiered(KINDS, _USUAL))
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 def recipe_of(kind: str) -> Recipe:
     recipe = RECIPES.get(kind) or MORE_RECIPES[kind]
-    num_tokens = KINDS[kind][0]().get_vocab_size()
-    return recipe.changed("tie_word_embeddings: true", window=recipe.window, vocab_size=num_tokens)
+    lengths = recipe.settings.keys() & {"max_position_embeddings", "n_positions"}
+    odd = dict.fromkeys(lengths, 61) | {"vocab_size": KINDS[kind][0]().get_vocab_size()}
+    return recipe.changed("", window=recipe.window, **odd)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +116,7 @@ def published(kind: str, tmp_path: Path) -> Path:
     directory = tmp_path / "hub"
     model = random_model(recipe_of(kind)).to(torch.bfloat16)
     make, settings = KINDS[kind]
-    model.generation_config.update(eos_token_id=[1, 2], temperature=0.3, do_sample=True)
+    model.generation_config.update(eos_token_id=[1, 2], temperature=0.3, do_sample=True, top_k=17)
     model.save_pretrained(directory)
     make().save(str(directory / "tokenizer.json"))
     template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
@@ -133,9 +150,9 @@ def test_an_export_behaves_as_before(published: Path, kind: str, tmp_path: Path)
     export.main([str(published), str(tmp_path / "again")])
     first, again = published, tmp_path / "again"
     assert written_by_transformers(again, PROMPT) == written_by_transformers(first, PROMPT)
-    configs = [AutoConfig.from_pretrained(path) for path in (first, again)]
-    for key in ("model_type", "dtype", "max_position_embeddings", "bos_token_id", "eos_token_id"):
-        assert getattr(configs[0], key, None) == getattr(configs[1], key, None), key
+    before, after = (AutoConfig.from_pretrained(path).to_dict() for path in (first, again))
+    further = {"num_nextn_predict_layers": 0} if "num_nextn_predict_layers" in before else {}
+    assert after == before | further | {"_name_or_path": after["_name_or_path"]}
     models = [AutoModelForCausalLM.from_pretrained(path).eval() for path in (first, again)]
     tokens = torch.arange(3, 40)[None]
     assert torch.equal(models[0](tokens).logits, models[1](tokens).logits)

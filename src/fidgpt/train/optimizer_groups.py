@@ -72,7 +72,9 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
         )
     values = [group[name] for group in groups if name in group]
     if not values or not all(isinstance(value, int | float) for value in values):
-        raise RunError(f"the trainer's schedules: the optimizer has no numeric setting {name!r}.")
+        raise RunError(
+            f"the trainer's schedules: the optimizer has no numeric setting {name!r}; remove it."
+        )
 
 
 def make_optimizer(

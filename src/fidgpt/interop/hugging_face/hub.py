@@ -33,6 +33,7 @@ from fidgpt.interop.hugging_face.settings import (
     read_config,
     read_settings,
     settings_of,
+    text_keys,
 )
 from fidgpt.interop.hugging_face.tokenizer_files import (
     FILES,
@@ -51,6 +52,8 @@ from fidgpt.train.run_directory import print_stderr
 _MAX_LISTED = 12  # lines in a message
 _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
 _MAX_DIFFERENCES = 6  # from the nearest family
+_FURTHER = {"num_nextn_predict_layers", "num_mtp_layers", "num_mtp_modules"}  # not written
+_OF_FILES = ("quantization_config", "torch_dtype", "auto_map", "transformers_version")
 _FORMATS = ("BF16", "F16", "F32", "F64")
 _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
 _PREFIXES = (
@@ -328,7 +331,8 @@ def save_hf(
         directory.mkdir(parents=True, exist_ok=True)
         others = [CONFIG, *(() if tokenizer is None else FILES)]
         files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
-    tokens = {key: origin.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    names = ("bos_token_id", "eos_token_id", "pad_token_id")  # a class may have others than null
+    tokens = {key: origin.get(key) for key in names if source is None or key in origin}
     is_copied = (
         tokenizer is not None and source is not None and copies_files(tokenizer, source, directory)
     )
@@ -349,8 +353,26 @@ def save_hf(
         **tokens,
     }
     named = {key: token for key, token in tokens.items() if token is not None}
-    files.write_json(directory / CONFIG, about | published_keys(family, keys) | named)
+    kept = None if source is None else _kept_keys(source, member)
+    content = about | published_keys(family, keys) if kept is None else kept | about
+    files.write_json(directory / CONFIG, content | named)
     return family.architecture
+
+
+def _kept_keys(source: Path, member: Member) -> HubConfig | None:
+    """Return the config.json of a source; None if it describes another model than the member.
+
+    It may say the same in other words, whose rounding differs, and has keys that concern training.
+    """
+    content, family = text_keys(files.read_json(source / CONFIG)), member.family
+    if content.get("model_type") != family.model_type:
+        return None
+    theirs = member_of(family, read_config(source))
+    lengths = [one.settings.get("seq_len") for one in (theirs, member)]
+    if lengths[0] != lengths[1] or differences(member.built(), theirs.built()):
+        return None
+    kept = {key: value for key, value in content.items() if key not in _OF_FILES}
+    return kept | dict.fromkeys(kept.keys() & _FURTHER, 0)
 
 
 def _fitting(

@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import project_modules
 from fidgpt.configs.facts import MISSING, SEQ_LENS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.readings import READINGS
-from fidgpt.configs.windows import FULL, SLIDING
+from fidgpt.configs.windows import FULL, OLD_KINDS, SLIDING
 from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
@@ -157,10 +157,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     """
     path = directory / CONFIG
     config = read_json(path)
-    text = config.pop("text_config", None)
-    if isinstance(text, dict):  # the whole model has the key that ties tables
-        tie = {key: config[key] for key in ("tie_word_embeddings",) if key in config}
-        config |= text | tie
+    config |= text_keys(config)
+    config.pop("text_config", None)
     if not isinstance(config.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
     config["model_type"] = _TEXT_OF.get(config["model_type"]) or config["model_type"]
@@ -173,8 +171,18 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         config |= {aliases.get(key, key): value for key, value in _rope(config).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
+    if isinstance(kinds := config.get("layer_types"), list):
+        config["layer_types"] = [OLD_KINDS.get(str(kind), kind) for kind in kinds]
     experts = [config[key] for key in EXPERTS if key in config]
     return {key: experts[0] for key in EXPERTS if experts} | config
+
+
+def text_keys(content: HubConfig) -> HubConfig:
+    """Return the keys of a model's text, which a model of images has apart but for a tie."""
+    text = content.get("text_config")
+    if not isinstance(text, dict):
+        return content
+    return text | {key: content[key] for key in ("tie_word_embeddings",) if key in content}
 
 
 def _rope(config: HubConfig) -> HubConfig:
