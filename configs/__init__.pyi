@@ -736,12 +736,12 @@ class SandwichBlockPartial(fiddle.Partial[fidgpt.model.blocks.SandwichBlock], Ge
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    attention_out_norm: Value[_2, fidgpt.model.blocks.Norm]
-    mlp_norm: Value[_3, fidgpt.model.blocks.Norm]
-    mlp: Value[_4, fidgpt.model.blocks.FeedForward]
-    mlp_out_norm: Value[_5, fidgpt.model.blocks.Norm]
+    mlp_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp: Value[_3, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
+    attention_out_norm: Value[_4, fidgpt.model.blocks.Norm]
+    mlp_out_norm: Value[_5, fidgpt.model.blocks.Norm]
     ...
 
 class SelectionBiasArgFactory(fiddle.ArgFactory[fidgpt.model.moe.routers.SelectionBias]):
@@ -1154,12 +1154,12 @@ _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, ty
 _Items10 = Items[SoftcapConfig]
 _AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any, typing.Any]
 _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
-_SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
 _TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
 _TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any, typing.Any]
-_SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
 _TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
 _TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
