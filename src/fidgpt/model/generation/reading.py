@@ -1,6 +1,6 @@
 """Rows of tokens, and models that read them with a cache."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -9,21 +9,11 @@ from torch import Tensor
 from fidgpt.declarations import ReadsOnPurpose
 from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
-from fidgpt.model.generation.decoding import Logits
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_size
 
-__all__ = ["next_logits"]
-
-
 _NUM_TRIED = 64  # tokens, of a text that tries whether custom modules need all of it
-Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
-
-
-def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
-    """Return the logits of the next token."""
-    return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
 class Rows:
@@ -84,20 +74,14 @@ class Rows:
         if self._absent is not None:
             whole = _left_padded(whole, absent=(self._absent - begin).clamp_min(0))
         old = cached - begin
-        documents = None if whole.documents is None else _after(old, whole.documents)
         return AttentionContext(
-            _after(old, whole.positions),
-            documents,
+            whole.positions[:, old:],
+            None if whole.documents is None else whole.documents[:, old:],
             whole.contiguous,
-            tokens=_after(cached, self.text()),
+            tokens=self.text(cached),
             cache=cache,
             continues=old > 0,
         )
-
-
-def _after(count: int, numbers: Tensor) -> Tensor:
-    """Return all but the first columns, in the memory layout that a compiled step expects."""
-    return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
 
 def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
@@ -120,7 +104,6 @@ class Reader:
         columns for every token.
       context: maximum number of latest columns that the model sees; with more, all of them are
         recomputed for every token, from position 0.
-      step: computes the next logits from a single token: `next_logits` or its compiled form.
       cached: number of columns of the rows that the cache holds.
 
     Attributes:
@@ -136,13 +119,11 @@ class Reader:
         cache: Cache | None,
         *,
         context: int,
-        step: Step = next_logits,
         cached: int = 0,
     ) -> None:
         self._model = model
         self._cache = cache
         self.context = context
-        self._step = step
         self._cached = cached
 
     def logits(self, rows: Rows, count: int = 1) -> Float[Tensor, "batch count vocab"]:
@@ -160,12 +141,7 @@ class Reader:
         ctx = rows.context(self._model.layout, begin=begin, cached=self._cached, cache=self._cache)
         assert ctx.tokens is not None  # rows always have tokens
         self._cached = rows.width
-        if count > 1:
-            features = self._model.features(ctx.tokens, ctx)
-            logits = self._model.unembedding(features[:, -count:])
-        else:
-            compute = self._step if len(ctx) == 1 else next_logits
-            logits = compute(self._model, ctx.tokens, ctx).unsqueeze(1)
+        logits = self._model.unembedding(self._model.features(ctx.tokens, ctx)[:, -count:])
         self.num_logits = logits.shape[2]
         return logits.float()
 
