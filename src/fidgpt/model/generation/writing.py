@@ -56,15 +56,13 @@ def write(
 
     Raises:
       ValueError: a prompt is empty, the context is below 1 or exceeds the model's learned
-        positions, the numbers of stops and prompts differ, or a draft is combined with another
-        choice; during generation, if logits are NaN or infinite, or the draft has another
+        positions, or a draft is combined with another choice; during generation, if logits are
+        NaN or infinite, the numbers of stops and prompts differ, or the draft has another
         vocabulary.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     num_columns = rows.capacity - 1  # the last token is not read
     require_context(model, context=context, num_columns=num_columns)
-    if stops and len(stops) != len(prompts):
-        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows; pass one per row.")
     drafting = None
     if draft is not None:
         if not isinstance(choose, Sampling):

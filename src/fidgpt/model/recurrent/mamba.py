@@ -15,8 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.decay import Decay
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence
-from fidgpt.model.recurrent.segments import Segments
+from fidgpt.model.recurrent.recurrence import Recurrence, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_not_negative, require_size
 
@@ -122,15 +121,8 @@ class Mamba2(nn.Module):
                 (value, self.value_filter, self.head_dim),
             )
         )
-        mixed, state = self.recurrence(
-            query,
-            key,
-            value * timestep.unsqueeze(-1),
-            self.decay.of_timestep(timestep),
-            state=next(iter(ctx.state(self)), None),
-            segments=Segments.of(rows),
-        )
-        ctx.keep_state(self, [state])
+        written, log_decay = value * timestep.unsqueeze(-1), self.decay.of_timestep(timestep)
+        mixed = recur(self, self.recurrence, ctx, query, key, written, log_decay)
         mixed = ctx.own(mixed + self.skip.to(wide).unsqueeze(-1) * value).to(x.dtype)
         gate = F.silu(self._projected("gate", x)).unflatten(-1, (-1, self.head_dim))
         return self.out(self.norm(mixed * gate).flatten(2))
