@@ -320,10 +320,10 @@ class GatedValueEmbeddingArgFactory(fiddle.ArgFactory[fidgpt.model.embedding.Gat
     vocab_size: Value[builtins.int, builtins.int]
     num_kv_heads: Value[builtins.int, builtins.int]
     head_dim: Value[builtins.int, builtins.int]
-    num_channels: Value[builtins.int, builtins.int]
-    most: Value[builtins.float, builtins.float]
     init: Value[_0, fidgpt.model.init.Init]
     gate_init: Value[typing.Any, fidgpt.model.init.Init]
+    num_channels: Value[builtins.int, builtins.int]
+    most: Value[builtins.float, builtins.float]
     ...
 
 class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]):
@@ -510,8 +510,8 @@ class LoadBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.balancing.L
 class MLPArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.MLP], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    hidden_dim: Value[builtins.int, builtins.int]
     activation: Value[typing.Any, collections.abc.Callable[..., typing.Any]]
+    hidden_dim: Value[builtins.int, builtins.int]
     ffn_dim: Value[builtins.int, builtins.int | None]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
     bias: Value[builtins.bool, builtins.bool]
@@ -789,9 +789,9 @@ class SmearedEmbeddingConfig(fiddle.Config[fidgpt.model.embedding.SmearedEmbeddi
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[_0, torch.nn.parameter.Parameter]
-    norm: Value[_1, fidgpt.model.blocks.Norm | None]
     positions: Value[typing.Any, fidgpt.model.embedding.PositionVectors | None]
     scale: Value[builtins.float, builtins.float]
+    norm: Value[_1, fidgpt.model.blocks.Norm | None]
     num_channels: Value[builtins.int, builtins.int]
     gate_init: Value[typing.Any, fidgpt.model.init.Init]
     amount_init: Value[typing.Any, fidgpt.model.init.Init]
