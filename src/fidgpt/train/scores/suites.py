@@ -3,10 +3,11 @@
 import math
 import os
 import shutil
-import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from torch.hub import download_url_to_file
 
 from fidgpt.data import DataError, Tokenizer
 from fidgpt.files import cache_directory
@@ -106,15 +107,12 @@ def _published() -> Path:
     path = cache_directory() / "tasks" / "eval_bundle.zip"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")  # of several processes
         try:
-            with urllib.request.urlopen(_URL, timeout=60) as response, partial.open("wb") as file:
-                shutil.copyfileobj(response, file)
+            download_url_to_file(_URL, str(path), progress=False)
         except OSError as error:
             raise DataError(
                 f"{_URL} cannot be downloaded: {error}.\nName a folder with the bundle by --data."
             ) from error
-        partial.replace(path)
     return _inner(_unpacked(path))
 
 
