@@ -219,10 +219,7 @@ def with_init(parameter: P, init: Init) -> P:
 
 def _fan_in(tensor: Tensor) -> int:
     if tensor.dim() < 2:
-        raise ValueError(
-            f"a tensor of shape {list(tensor.shape)} has no fan-in; "
-            "initialize vectors with Constant or Normal."
-        )
+        raise ValueError("a vector has no fan-in; initialize it with Constant or Normal.")
     return tensor.shape[-1]
 
 

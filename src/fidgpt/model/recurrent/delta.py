@@ -17,7 +17,7 @@ from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.recurrent.decay import Decay, LogOfUniform
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recur
+from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_size
 
@@ -81,10 +81,7 @@ class GatedDeltaNet(nn.Module):
         num_key_heads = num_key_heads or num_heads
         value_head_dim = value_head_dim or head_dim
         if num_heads % num_key_heads:
-            raise ValueError(
-                f"{num_heads=} must be a multiple of {num_key_heads=}; use a num_key_heads that "
-                "divides it."
-            )
+            raise ValueError(f"{num_heads=} must be a multiple of {num_key_heads=}.")
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_key_heads = num_key_heads
@@ -124,8 +121,8 @@ class GatedDeltaNet(nn.Module):
         value = F.silu(self.value_filter(value, rows)).unflatten(-1, (-1, self.value_head_dim))
         log_decay = self.decay(timestep)
         query, key, value, beta = (x.to(log_decay.dtype) for x in (query, key, value, beta))
-        parts = (query, key, value, log_decay, self.max_rate * beta.sigmoid())
-        mixed = recur(self, self.recurrence, ctx, *parts)
+        steps = Steps(query, key, value, log_decay, self.max_rate * beta.sigmoid())
+        mixed = recur(self, self.recurrence, ctx, steps)
         mixed = self.norm(ctx.own(mixed).to(x.dtype)).flatten(2)
         return self.out(mixed * self._gate(x))
 
@@ -137,15 +134,10 @@ class GatedDeltaNet(nn.Module):
         """Return how heads may be divided over processes."""
         keys, heads = Columns(self.num_key_heads, repeats=True), Columns(self.num_heads)
         names = ("value", "gate", "beta", "timestep", "value_filter", "decay")
-        return Split(
-            {
-                **dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys),
-                **dict.fromkeys(names, heads),
-                "norm": OnHeads(self.num_heads),
-                "out": Rows(self.num_heads),
-            },
-            returns="out",
-        )
+        parts = dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys)
+        parts |= dict.fromkeys(names, heads)
+        others = {"norm": OnHeads(self.num_heads), "out": Rows(self.num_heads)}
+        return Split({**parts, **others}, returns="out")
 
 
 class KimiDeltaNet(GatedDeltaNet):

@@ -15,7 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.decay import Decay
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence, recur
+from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_size
 
@@ -78,10 +78,7 @@ class Mamba2(nn.Module):
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         require_size(num_groups=num_groups, state_dim=state_dim)
         if num_heads % num_groups:
-            raise ValueError(
-                f"{num_heads=} must be a multiple of {num_groups=}; use a num_groups that divides "
-                "it."
-            )
+            raise ValueError(f"{num_heads=} must be a multiple of {num_groups=}.")
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_groups = num_groups
@@ -122,7 +119,7 @@ class Mamba2(nn.Module):
             )
         )
         written, log_decay = value * timestep.unsqueeze(-1), self.decay.of_timestep(timestep)
-        mixed = recur(self, self.recurrence, ctx, query, key, written, log_decay)
+        mixed = recur(self, self.recurrence, ctx, Steps(query, key, written, log_decay))
         mixed = ctx.own(mixed + self.skip.to(wide).unsqueeze(-1) * value).to(x.dtype)
         gate = F.silu(self._projected("gate", x)).unflatten(-1, (-1, self.head_dim))
         return self.out(self.norm(mixed * gate).flatten(2))
@@ -136,15 +133,10 @@ class Mamba2(nn.Module):
         """Return how heads may be divided over processes."""
         keys, heads = Columns(self.num_groups, repeats=True), Columns(self.num_heads)
         names = ("gate", "value", "timestep", "value_filter", "decay", "skip")
-        return Split(
-            {
-                **dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys),
-                **dict.fromkeys(names, heads),
-                "norm": OnHeads(self.num_heads),
-                "out": Rows(self.num_heads),
-            },
-            returns="out",
-        )
+        parts = dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys)
+        parts |= dict.fromkeys(names, heads)
+        others = {"norm": OnHeads(self.num_heads), "out": Rows(self.num_heads)}
+        return Split({**parts, **others}, returns="out")
 
 
 class GroupRMSNorm(nn.Module):

@@ -56,17 +56,17 @@ class Recurrence(Protocol):
         ...
 
 
-def recur(owner: nn.Module, compute: Recurrence, ctx: AttentionContext, *parts: Tensor) -> Values:
+def recur(owner: nn.Module, compute: Recurrence, ctx: AttentionContext, steps: Steps) -> Values:
     """Return what the queries of a mixer read, and keep its state for the next pass.
 
     Args:
       owner: the mixer.
       compute: its recurrence.
       ctx: context of the tokens.
-      parts: queries, keys, values, logarithms of decays, and rates if there are any, of whole rows.
+      steps: what whole rows are computed from, but for the state and the segments.
     """
     state, segments = next(iter(ctx.state(owner)), None), Segments.of(ctx.rows)
-    out, state = compute(Steps(*parts)._replace(state=state, segments=segments))
+    out, state = compute(steps._replace(state=state, segments=segments))
     ctx.keep_state(owner, [state])
     return out
 
