@@ -28,6 +28,7 @@ __all__ = ["HubDataset", "RemoteFiles", "Source", "StandardLibrary", "TextFiles"
 
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
+_UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _LIBRARY = Path(sysconfig.get_path("stdlib"))
@@ -237,11 +238,13 @@ class TextFiles:
             problem = f"is a folder without text that matches {' or '.join(self.patterns)}"
         else:
             texts = [root] if root.exists() else []
-            problem = "is empty" if texts else f"does not exist (here is {Path.cwd()})"
+            problem = f"does not exist (the current directory is {Path.cwd()})"
+            problem = "is empty" if texts else problem
         files = [path for path in texts if path.stat().st_size]
         if not files:
             raise DataError(
-                f"{root} {problem}.\nGive a text, .jsonl or .parquet file, or a folder."
+                f"{root} {problem}.\nGive a readable text, .jsonl or .parquet file, or a folder of "
+                "them."
             )
         return files
 
@@ -369,9 +372,8 @@ class HubDataset:
 
 
 _OF_FILE = (
-    "Check that it is complete and readable. A text must be UTF-8, plain or compressed as "
-    f"{', '.join(sorted(_UNPACKED))}: convert it, for example with `iconv -f latin1 -t utf-8`, or "
-    f"{_EXCLUDE}."
+    "Check that it is complete and readable. A text must be UTF-8: convert it, for example with "
+    f"`iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
 )
 _OF_STORE = (
     "Check the address and the access to it, and that the package of its store is installed."
@@ -408,9 +410,14 @@ def open_unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """Open a file, decompressing it on the fly.
 
     Raises:
-      DataError: its compression needs pyarrow, which is missing.
+      DataError: its compression is not supported, or needs pyarrow, which is missing.
       OSError: it cannot be opened.
     """
+    if kind_of(path) in _UNSUPPORTED:
+        raise DataError(
+            f"{path} is compressed; only {', '.join(sorted(_UNPACKED))} are supported.\n"
+            f"Unpack it first, or {_EXCLUDE}."
+        )
     suffix = path.suffix.lower()
     if suffix in _BY_PYARROW:
         pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Unpacking {path}")
