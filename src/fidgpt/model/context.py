@@ -75,6 +75,26 @@ class TokenPositions:
         )
 
 
+@runtime_checkable
+class TokenMasks(Protocol):
+    """Which tokens of a pass are padding, and which count; see `AttentionContext`.
+
+    This is what a module may ask of the context that computes on each token alone.
+    """
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None: ...
+
+    @property
+    def num_columns(self) -> int: ...
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionContext(TokenPositions):
     """The input of every layer besides the residual stream: positions, documents and the cache.
@@ -292,9 +312,6 @@ class AttentionContext(TokenPositions):
         cache = self.cache
         assert cache is not None
         return self.cached("length before", lambda: cache.advance(self.positions))
-
-
-TokenMasks = AttentionContext  # what a module may ask for that computes on each token alone
 
 
 @runtime_checkable
