@@ -155,9 +155,8 @@ class _FeedForward(FieldModule):
 
     def own_split(self) -> Split:
         """Return how the intermediate width may be divided over processes."""
-        assert self.ffn_dim is not None
-        wide = Columns(self.ffn_dim)
-        parts = {"gate": wide, "up": wide, "down": Rows(self.ffn_dim)}
+        width = self.ffn_dim or 0  # which the constructor has set
+        parts = {"gate": Columns(width), "up": Columns(width), "down": Rows(width)}
         return Split(parts, returns="down")
 
 
