@@ -227,16 +227,7 @@ class ValueEmbedding(FieldModule):
 
     def forward(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
         """Return the summand of the values of all heads, concatenated."""
-        return self.gate * self.look_up(tokens)
-
-    def look_up(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return the rows of the table; raise ValueError if there are no tokens."""
-        if tokens is None:
-            raise ValueError(
-                "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
-                "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
-            )
-        return _look_up(tokens, self.weight)
+        return self.gate * _look_up(tokens, self.weight)
 
 
 @field_module
@@ -277,7 +268,7 @@ class GatedValueEmbedding(ValueEmbedding):
         """Return the summand of the values of all heads, concatenated."""
         assert x is not None, "the gate reads the input of the attention"
         gate = self.most * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
-        values = self.look_up(tokens).unflatten(-1, (len(self.gate), -1))
+        values = _look_up(tokens, self.weight).unflatten(-1, (len(self.gate), -1))
         return (gate.unsqueeze(-1) * values).flatten(-2)
 
 
@@ -347,7 +338,8 @@ class BiasedUnembedding(Unembedding):
         return Split({"weight": rows, "bias": rows}, gathers=True)
 
 
-def _look_up(tokens: Tokens, table: Tensor) -> Stream:
+def _look_up(tokens: Tokens | None, table: Tensor) -> Stream:
+    assert tokens is not None, "embeddings need the tokens of this pass: AttentionContext(tokens=)"
     if table.itemsize <= 4 and cpu.has_own_backward(table):
         return TableLookup.apply(tokens, table)
     return F.embedding(tokens, table)

@@ -54,7 +54,6 @@ class Decay(nn.Module):
       num_heads: number of heads, each with a rate.
       size: number of decays of a head, each with a bias.
       init: of the logarithms of the rates.
-      bias_init: of the biases.
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"log_rate": 0, "bias": 0}}
@@ -66,13 +65,12 @@ class Decay(nn.Module):
         num_heads: int,
         size: int = 1,
         init: Init | None = None,
-        bias_init: Init | None = None,
     ) -> None:
         super().__init__()
         self.size = size
         self.log_rate = with_init(nn.Parameter(torch.empty(num_heads)), init or LogOfUniform())
         bias = nn.Parameter(torch.empty(num_heads * size))
-        self.bias = with_init(bias, bias_init or Timesteps())
+        self.bias = with_init(bias, Timesteps())
 
     def forward(
         self, x: Float[Tensor, "batch seq decays"]
