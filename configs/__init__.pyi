@@ -320,10 +320,10 @@ class GatedValueEmbeddingArgFactory(fiddle.ArgFactory[fidgpt.model.embedding.Gat
     vocab_size: Value[builtins.int, builtins.int]
     num_kv_heads: Value[builtins.int, builtins.int]
     head_dim: Value[builtins.int, builtins.int]
-    num_channels: Value[builtins.int, builtins.int]
-    most: Value[builtins.float, builtins.float]
     init: Value[_0, fidgpt.model.init.Init]
     gate_init: Value[typing.Any, fidgpt.model.init.Init]
+    num_channels: Value[builtins.int, builtins.int]
+    most: Value[builtins.float, builtins.float]
     ...
 
 class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]):
@@ -374,7 +374,10 @@ class KimiDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.Kimi
     hidden_dim: Value[builtins.int, builtins.int]
     head_dim: Value[builtins.int, builtins.int]
     num_heads: Value[builtins.int, builtins.int | None]
+    num_key_heads: Value[builtins.int, builtins.int | None]
+    value_head_dim: Value[builtins.int, builtins.int | None]
     filter_size: Value[builtins.int, builtins.int]
+    max_rate: Value[builtins.float, builtins.float]
     norm: Value[_0, fidgpt.model.norm.NormFactory]
     recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
@@ -507,8 +510,8 @@ class LoadBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.balancing.L
 class MLPArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.MLP], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    hidden_dim: Value[builtins.int, builtins.int]
     activation: Value[typing.Any, collections.abc.Callable[..., typing.Any]]
+    hidden_dim: Value[builtins.int, builtins.int]
     ffn_dim: Value[builtins.int, builtins.int | None]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
     bias: Value[builtins.bool, builtins.bool]
@@ -736,12 +739,12 @@ class SandwichBlockPartial(fiddle.Partial[fidgpt.model.blocks.SandwichBlock], Ge
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    attention_out_norm: Value[_2, fidgpt.model.blocks.Norm]
-    mlp_norm: Value[_3, fidgpt.model.blocks.Norm]
-    mlp: Value[_4, fidgpt.model.blocks.FeedForward]
-    mlp_out_norm: Value[_5, fidgpt.model.blocks.Norm]
+    mlp_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp: Value[_3, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
+    attention_out_norm: Value[_4, fidgpt.model.blocks.Norm]
+    mlp_out_norm: Value[_5, fidgpt.model.blocks.Norm]
     ...
 
 class SelectionBiasArgFactory(fiddle.ArgFactory[fidgpt.model.moe.routers.SelectionBias]):
@@ -786,9 +789,9 @@ class SmearedEmbeddingConfig(fiddle.Config[fidgpt.model.embedding.SmearedEmbeddi
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[_0, torch.nn.parameter.Parameter]
-    norm: Value[_1, fidgpt.model.blocks.Norm | None]
     positions: Value[typing.Any, fidgpt.model.embedding.PositionVectors | None]
     scale: Value[builtins.float, builtins.float]
+    norm: Value[_1, fidgpt.model.blocks.Norm | None]
     num_channels: Value[builtins.int, builtins.int]
     gate_init: Value[typing.Any, fidgpt.model.init.Init]
     amount_init: Value[typing.Any, fidgpt.model.init.Init]
@@ -1154,12 +1157,12 @@ _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, ty
 _Items10 = Items[SoftcapConfig]
 _AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any, typing.Any]
 _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
-_SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
 _TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
 _TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any, typing.Any]
-_SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
 _TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
 _TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]

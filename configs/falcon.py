@@ -56,7 +56,7 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
 
 
 def _num_norms(model: Any) -> int:
-    return 1 if model.blocks[0].has_one_norm else 2
+    return 1 if model.blocks[0].mlp_norm is None else 2
 
 
 def _is_grouped(model: Any) -> bool:

@@ -32,7 +32,6 @@ def fidgpt(
     device: torch.device,
     *,
     prepared: bool = True,
-    compiled: bool = False,
     draft_layers: int = 0,
 ) -> Writer:
     """The function `write` of fidgpt, with weights laid out as by the command `sample`.
@@ -41,14 +40,12 @@ def fidgpt(
       dtype: number format.
       device: where it computes.
       prepared: whether weights are laid out for generation; otherwise as in training.
-      compiled: whether steps are compiled, with a cache of constant shape.
       draft_layers: number of the model's first layers that make a draft; 0 for no draft.
     """
     from fidgpt import configs
     from fidgpt.graph import build
     from fidgpt.model import materialize
-    from fidgpt.model.cache import StaticCache
-    from fidgpt.model.generation import Draft, Sampling, next_logits, prepare_to_write, write
+    from fidgpt.model.generation import Draft, Sampling, prepare_to_write, write
 
     def filled() -> Any:
         model: Any = build(configs.gpt2_124m()).model
@@ -63,16 +60,11 @@ def fidgpt(
         smaller.blocks = smaller.blocks[:draft_layers]
         prepare_to_write(smaller)
         draft = Draft(smaller, context=CONTEXT)
-    steps: dict[str, Any] = {}
-    if compiled:
-        # Through CUDA graphs on a GPU, where Python launches more slowly than kernels compute.
-        step = torch.compile(next_logits, mode="reduce-overhead", fullgraph=True, dynamic=False)
-        steps = {"cache": StaticCache, "step": step}
 
     def writing(prompts: list[list[int]], num_tokens: int) -> Writing:
         choose = Sampling(seeds=[0] * len(prompts), temperature=0.0, top_k=None)
         sizes: dict[str, Any] = {"num_tokens": num_tokens, "context": CONTEXT}
-        for _ in write(model, prompts, choose=choose, draft=draft, **sizes, **steps):
+        for _ in write(model, prompts, choose=choose, draft=draft, **sizes):
             yield
 
     return writing
@@ -232,7 +224,6 @@ CONTESTANTS: dict[str, Callable[..., Writer]] = {
     "llama.cpp": llama_cpp,
     "fidgpt": fidgpt,
     "fidgpt, weights as in training": partial(fidgpt, prepared=False),
-    "fidgpt, static cache, compiled": partial(fidgpt, prepared=False, compiled=True),
     "fidgpt, draft of 1 layer": partial(fidgpt, draft_layers=1),
     "fidgpt, draft of 12 layers": partial(fidgpt, draft_layers=LAYERS),
 }

@@ -25,7 +25,6 @@ from processes import Contestant, started  # pyright: ignore[reportMissingImport
 WEIGHTS = 12 * WIDTH**2 * LAYERS + VOCAB * WIDTH
 BANDWIDTH_BYTES = 1 << 29  # no cache holds it
 OWN = "fidgpt"
-COMPILED = f"{OWN}, static cache, compiled"  # which gains where launches take time
 
 
 def warm_contestant(
@@ -98,7 +97,7 @@ def main() -> None:
         "--contestant",
         action="append",
         choices=CONTESTANTS,
-        help="defaults to all but variants, on a GPU with the compiled one",
+        help="defaults to all but variants",
     )
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--rounds", type=int, default=5)
@@ -109,8 +108,6 @@ def main() -> None:
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     asked = parser.parse_args()
     variants = {name for name in CONTESTANTS if name.startswith(f"{OWN},")}
-    if asked.device.type != "cpu":
-        variants.remove(COMPILED)
     names = asked.contestant or [name for name in CONTESTANTS if name not in variants]
     print(machine(asked.threads) if asked.device.type == "cpu" else gpu())
     measured = {"threads": asked.threads, "clock": asked.clock}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import filled, small_block, small_model, tiered
+from small_models import filled, small_block, small_model
 from torch import Tensor, nn
 
 from fidgpt import model as lm
-from fidgpt.model.cache import Cache, StaticCache
+from fidgpt.model.cache import Cache
 from fidgpt.model.generation import Sampling, write
 from fidgpt.model.mla import LatentAttention
 
@@ -90,7 +90,6 @@ def text(*, rows: int = 2) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_cache", tiered([Cache, StaticCache], {Cache}))
 @pytest.mark.parametrize(
     ("kind", "rows", "sizes"),
     [
@@ -99,32 +98,30 @@ def text(*, rows: int = 2) -> Tensor:
         *((kind, 2, [1] * SEQ) for kind in ("learned positions", "local and global")),
     ],
 )
-def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
+def test_logits_are_those_of_the_whole_text(kind, rows, sizes):
     model, tokens = MODELS[kind](), text(rows=rows)
-    cached = in_parts(model, model.layout(tokens), sizes, make_cache(capacity=SEQ + 3))
+    cached = in_parts(model, model.layout(tokens), sizes, Cache(capacity=SEQ + 3))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_cache", tiered([Cache, StaticCache], {StaticCache}))
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
+def test_a_short_row_is_as_if_it_were_alone(kind):
     model, tokens = MODELS[kind](), text(rows=3)
     present = torch.ones_like(tokens)
     present[1, :3] = present[2, :1] = 0
     layout = lm.padded(tokens, present=present)
-    cached = in_parts(model, layout, [6, 4, 1, 1, 2], make_cache(capacity=SEQ))
+    cached = in_parts(model, layout, [6, 4, 1, 1, 2], Cache(capacity=SEQ))
     for row, absent in enumerate((0, 3, 1)):
         alone = model(tokens[row : row + 1, absent:])
         torch.testing.assert_close(cached[row : row + 1, absent:], alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
-def test_documents_stay_apart(make_cache):
+def test_documents_stay_apart():
     model, tokens = make_model("rope", "window"), text()
     tokens[0, 4] = tokens[1, 9] = 0
     model.layout = lm.PackedDocuments(end_of_text=0)
-    cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, make_cache(capacity=SEQ))
+    cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, Cache(capacity=SEQ))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
@@ -172,38 +169,30 @@ def recurrent_model() -> lm.Transformer:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize("sizes", [[1] * SEQ, [6, 1, 1, 4, 1, 1]])
-def test_a_recurrent_state_goes_on_where_it_was(sizes, make_cache):
+def test_a_recurrent_state_goes_on_where_it_was(sizes):
     model, tokens = recurrent_model(), text()
     tokens[0, 4] = tokens[1, 9] = 0
     for layout in (lm.one_document, lm.PackedDocuments(end_of_text=0)):
-        cached = in_parts(model, layout(tokens), sizes, make_cache(capacity=SEQ))
+        cached = in_parts(model, layout(tokens), sizes, Cache(capacity=SEQ))
         torch.testing.assert_close(cached, model(tokens, layout(tokens)), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
-def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass(make_cache):
+def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass():
     model, cut = recurrent_model(), recurrent_model()
     prompts = [[3, 4, 5, 6, 7], [8, 9]]  # of which the shorter one is padded
     counts: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[1]))
 
-    def texts(model: lm.Transformer, **options: Any) -> list[list[int | None]]:
-        choose = Sampling(seeds=[0, 0], temperature=0.0)
-        return list(
-            write(model, prompts, num_tokens=8, context=20, choose=choose, **options)
-        )  # fmt: skip
-
-    class Forgetful(Cache):
-        @property
-        def is_complete(self) -> bool:
-            return False  # so that every token is computed from the whole text
-
-    by_token = texts(model, cache=make_cache)
+    choose = Sampling(seeds=[0, 0], temperature=0.0)
+    by_token = [*write(model, prompts, num_tokens=8, context=20, choose=choose)]
     trial = [20, 19, 1]  # of whether the custom mixer goes on from its cache
     assert counts == [*trial, 5] + [1] * 7
-    assert by_token == texts(cut, cache=Forgetful)
+    for row, prompt in enumerate(prompts):
+        tokens = [*prompt]
+        for _ in range(8):
+            tokens.append(int(cut(torch.tensor([tokens]))[0, -1].argmax()))
+        assert [column[row] for column in by_token] == tokens[len(prompt) :]
 
 
 def test_a_state_has_the_memory_of_one_token():

@@ -3,13 +3,11 @@
 import itertools
 import math
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from forked import run_program
 from jaxtyping import Float, Int
 from small_models import CPU, drawn, filled, make_model
 from torch import Tensor, nn
@@ -354,61 +352,6 @@ def test_rows_of_different_length_are_scored_at_once(model):
     for row, absent in enumerate((2, 0)):
         alone = score(model, tokens[row, absent:].tolist(), context=99).log_probabilities
         torch.testing.assert_close(scored[row, absent:], alone, atol=1e-5, rtol=1e-5)
-
-
-# In a process of its own, without the checks of shapes that the compiler would trace too.
-PROGRAM = """
-from functools import partial
-
-import torch
-import torch.nn.functional as F
-from fidgpt.model import ALiBi, Attention, LearnedPositions, RoPE
-from fidgpt.model.cache import StaticCache
-from fidgpt.model.generation import next_logits, write
-from small_models import filled, small_block, small_model
-
-traced = 0
-ready = False
-
-
-def counting(graph, inputs):
-    from torch._dynamo.backends.debugging import aot_eager
-
-    global traced
-    traced += 1
-    assert not ready, "traced again"
-    return aot_eager(graph, inputs)
-
-
-def step(model, tokens, layout):
-    global ready
-    logits = compiled(model, tokens, layout)
-    ready = True
-    return logits
-
-
-rope = RoPE(head_dim=8)
-attentions = [
-    partial(Attention, window=5, rope=rope),
-    partial(Attention, num_kv_heads=1, rope=rope, scores=[ALiBi()]),
-]
-blocks = [partial(small_block, attention) for attention in attentions]
-positions = LearnedPositions(seq_len=64, hidden_dim=32)
-model = filled(small_model(*blocks, positions=positions, tied=False), std=0.5).eval()
-compiled = torch.compile(next_logits, backend=counting, fullgraph=True, dynamic=False)
-for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6, 7, 8, 9]]):
-    ready, traced = False, 0
-    options = dict(num_tokens=20, context=64, choose=lambda logits, tokens: logits.argmax(1))
-    eager = list(write(model, prompts, **options))
-    assert list(write(model, prompts, cache=StaticCache, step=step, **options)) == eager
-    assert traced == 1, traced
-    assert len({token for tokens in eager for token in tokens}) > 3
-"""
-
-
-@pytest.mark.slow
-def test_a_step_is_compiled_once_for_all_tokens(tmp_path: Path):
-    run_program(PROGRAM, folder=tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False])

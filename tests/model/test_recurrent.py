@@ -63,7 +63,7 @@ def test_chunks_compute_what_the_definition_does(decays: int, is_delta: bool) ->
     for ctx in (counted(SEQ, torch.device("cpu")), AttentionContext(positions)):
         results: list[list[Tensor]] = []
         for compute in (lm.by_tokens, lm.by_chunks):
-            out, state = compute(*tensors, **options, segments=Segments.of(ctx))
+            out, state = compute(lm.Steps(*tensors, **options, segments=Segments.of(ctx)))
             out = out * real
             loss = (out * out).sum() + state.sum()
             results.append([out, state, *torch.autograd.grad(loss, inputs)])

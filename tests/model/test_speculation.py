@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fidgpt import graph
 from fidgpt import model as lm
-from fidgpt.model.cache import StaticCache
 from fidgpt.model.generation import Draft, Sampling, generate, prepare_to_write, write
 
 from .test_cache import MODELS, recurrent_model
@@ -183,8 +182,8 @@ def test_what_cannot_be_a_draft_is_refused() -> None:
     with pytest.raises(ValueError, match="the draft's vocabulary has 4 tokens and the model's 3"):
         list(generate(model, [0], num_tokens=9, context=9, top_k=None, draft=other))
     draft = Draft(model, context=9)
-    with pytest.raises(ValueError, match=r"pass choose=Sampling\(...\), and neither cache nor"):
-        texts(model, draft, [[0]], cache=StaticCache)
+    with pytest.raises(ValueError, match=r"pass choose=Sampling\(...\)"):
+        write(model, [[0]], num_tokens=1, context=9, choose=lambda x, _: x.argmax(1), draft=draft)
     deep = MODELS["learned positions"]()
     with pytest.raises(ValueError, match="context=99 .* exceeds the 14 learned positions"):
         generate(deep, [0], num_tokens=50, context=14, draft=Draft(deep, context=99))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,9 +124,6 @@ class Conversations:
         out, `refuse` is an error. A conversation without an answer in what is left is dropped.
       broken: what becomes of rows that hold no conversation, with an empty answer or with roles out
         of order: `refuse` is an error, `drop` leaves them out, and how many there were is printed.
-
-    Raises:
-      ValueError: an option is none of these.
     """
 
     _: KW_ONLY
@@ -140,10 +137,6 @@ class Conversations:
 
     def __post_init__(self) -> None:
         require_size(max_tokens=self.max_tokens)
-        options = {"train_on": TrainOn, "too_long": TooLong, "broken": Broken}
-        for name, kinds in options.items():
-            if (value := getattr(self, name)) not in get_args(kinds):
-                raise ValueError(f"{name}={value!r} is none of {', '.join(get_args(kinds))}.")
 
     def identity(self) -> str:
         """Return the options."""

@@ -51,15 +51,10 @@ def change_of(
             if text == _ALL_BYTES:
                 return f"{part} changes some characters"
             return f"{part} changes {text!r} to {decoded.decode(errors='replace')!r}"
-    part = next(_replacing(content), None) or next(_removing(content), None)
+    normalizers = parts_of(content.get("normalizer"), "normalizers")
+    replaces = any(p["type"] == "Replace" and p.get("content") != SPACE for p in normalizers)
+    part = "its normalizer Replace" if replaces else next(_removing(content), None)
     return None if part is None else f"{part} changes texts that hold its pattern"
-
-
-def _replacing(content: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the normalizers that replace or remove a pattern, but for a space's letter."""
-    for part in parts_of(content.get("normalizer"), "normalizers"):
-        if part["type"] == "Replace" and part.get("content") != SPACE:
-            yield "its normalizer Replace"
 
 
 def _removing(content: Mapping[str, Any]) -> Iterator[str]:

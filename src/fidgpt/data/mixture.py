@@ -132,12 +132,10 @@ class Stage:
       weights: relative weight of each stream, by name.
 
     Raises:
-      ValueError: `begin` is negative, or the weights are invalid.
+      ValueError: the weights are invalid.
     """
 
     def __init__(self, *, begin: int, weights: Weights) -> None:
-        if begin < 0:
-            raise ValueError(f"{begin=} must be a step of the run, 0 or later.")
         self.begin = begin
         self.weights = weights
         self.counts = exact_counts(weights)
@@ -297,9 +295,7 @@ def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
     for stage in stages:
         unknown = [name for name in stage.weights if name not in names]
         if unknown:
-            raise ValueError(
-                f"The weight of {unknown[0]!r} has no stream; the streams are {', '.join(names)}."
-            )
+            raise ValueError(f"The weight of {unknown[0]!r} has no stream of {', '.join(names)}.")
     begins = [stage.begin for stage in stages[1:]]
     if begins != sorted(set(begins)):
         raise ValueError(f"The stages begin at steps {begins}: list them in order, each step once.")

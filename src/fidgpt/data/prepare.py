@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from fidgpt.data.preparation import DEFAULT_SHARD_TOKENS, DEFAULT_VALIDATION_FRACTION, Corpus
 from fidgpt.data.prepared import PreparedCorpus
-from fidgpt.data.sources import Source, StandardLibrary, TextFiles
-from fidgpt.data.tokenizers import BPETokenizer, ByteTokenizer, TokenizerFile, TokenizerSpec
+from fidgpt.data.sources import StandardLibrary, TextFiles
+from fidgpt.data.tokenizers import BPETokenizer, ByteTokenizer, TokenizerFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,36 +28,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _prepare(options: argparse.Namespace) -> PreparedCorpus:
-    corpus = Corpus(
-        _source(options),
-        tokenizer=_tokenizer(options),
-        validation_fraction=options.validation_fraction,
-        shard_tokens=options.shard_tokens,
-        num_workers=options.num_workers,
-    )
+    source = StandardLibrary()
+    if options.source is not None:
+        fields = {"text_field": options.text_field, "counted_field": options.counted_field}
+        source = TextFiles(options.source, patterns=options.pattern or ["*"], **fields)
+    tokenizer = BPETokenizer(vocab_size=options.vocab_size)
+    if options.tokenizer is not None:
+        is_bytes = options.tokenizer == "bytes"
+        tokenizer = ByteTokenizer() if is_bytes else TokenizerFile(options.tokenizer)
+    names = ("validation_fraction", "shard_tokens", "num_workers")
+    settings = {name: getattr(options, name) for name in names}
+    corpus = Corpus(source, tokenizer=tokenizer, **settings)
     if options.out is None:
         return corpus.prepare(show_progress=not options.quiet)
     return corpus.prepare_in(options.out, show_progress=not options.quiet)
-
-
-def _source(options: argparse.Namespace) -> Source:
-    if options.source is None:
-        return StandardLibrary()
-    patterns = options.pattern or ["*"]
-    return TextFiles(
-        options.source,
-        text_field=options.text_field,
-        counted_field=options.counted_field,
-        patterns=patterns,
-    )
-
-
-def _tokenizer(options: argparse.Namespace) -> TokenizerSpec:
-    if options.tokenizer is None:
-        return BPETokenizer(vocab_size=options.vocab_size)
-    if options.tokenizer == "bytes":
-        return ByteTokenizer()
-    return TokenizerFile(options.tokenizer)
 
 
 def _report(corpus: PreparedCorpus, *, seconds: float) -> str:

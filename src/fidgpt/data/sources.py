@@ -31,6 +31,7 @@ _UNPACKED = {".gz", *_BY_PYARROW}
 _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
+_LIBRARY = Path(sysconfig.get_path("stdlib"))
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
 _ROWS_AT_ONCE = 256
 _TRIED_ROWS = 1000  # by --dry_run
@@ -139,15 +140,14 @@ class StandardLibrary:
         """Return the Python version, and a hash of the files' paths, sizes and timestamps."""
         return f"stdlib {platform.python_version()} {self._hash()}"
 
-    @classmethod
+    @staticmethod
     @functools.cache  # a process runs on one library, whatever becomes of its files
-    def _hash(cls) -> str:
-        return _fingerprint(cls._files(), root=Path(sysconfig.get_path("stdlib")))
+    def _hash() -> str:
+        return _fingerprint(StandardLibrary._files(), root=_LIBRARY)
 
     @staticmethod
     def _files() -> list[Path]:
-        root = Path(sysconfig.get_path("stdlib"))
-        return [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
+        return [path for path in _walk(_LIBRARY, skip=_NOT_CODE) if path.suffix == ".py"]
 
 
 @dataclass(eq=False)
@@ -234,14 +234,13 @@ class TextFiles:
             paths = _walk(root, follows_links=True)
             for path in paths:
                 require_one_split(path)
-            texts = [path for path in paths if path.stat().st_size and is_text(path)]
-            files = [path for path in texts if _matches(path, self.patterns)]
-            patterns = " or ".join(self.patterns)
-            problem = f"is a folder without text: no non-empty file in it matches {patterns}"
-        elif root.exists():
-            files, problem = [root] if root.stat().st_size else [], "is empty"
+            texts = [path for path in paths if _matches(path, self.patterns) and is_text(path)]
+            problem = f"is a folder without text that matches {' or '.join(self.patterns)}"
         else:
-            files, problem = [], f"does not exist (the current directory is {Path.cwd()})"
+            texts = [root] if root.exists() else []
+            problem = f"does not exist (the current directory is {Path.cwd()})"
+            problem = "is empty" if texts else problem
+        files = [path for path in texts if path.stat().st_size]
         if not files:
             raise DataError(
                 f"{root} {problem}.\nGive a readable text, .jsonl or .parquet file, or a folder of "
@@ -449,10 +448,6 @@ def _read_json_list(path: Path, reader: RowReader) -> Iterator[Document]:
     """Yield the documents of a file that is one list of rows."""
     with open_unpacked(path) as file:
         rows = json.loads(file.read().decode("utf-8-sig"))
-    if not isinstance(rows, list):
-        raise DataError(
-            f"{path} holds no rows.\nIt must be a list of rows such as {reader.example}."
-        )
     for number, row in enumerate(rows, start=1):
         yield reader.document(row, place=f"{path}, row {number},")
 

@@ -200,9 +200,8 @@ class IndexedStream(TrainingStream):
         """
         if size < world_size:
             raise DataError(
-                f"A batch of {size} sequences has too few for {world_size} processes that read "
-                "different ones.\nStart fewer processes, or set a larger batch_size (multiple_of, "
-                "if batches grow)."
+                f"A batch of {size} sequences has too few for {world_size} processes.\nStart "
+                "fewer, or set a larger batch_size (multiple_of, if batches grow)."
             )
         rows = rows_of_rank(size, rank=rank, world_size=world_size)
         return self.rows(first + np.array(rows, dtype=np.int64))

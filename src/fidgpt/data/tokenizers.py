@@ -192,13 +192,17 @@ class Tokenizer:
         text = b"".join(self._values[token] for token in ids).decode(errors="replace")
         return text.removeprefix(self.prefix)
 
+    def as_json(self) -> str:
+        """Return the content of a `tokenizer.json`."""
+        return self._backend.to_str(pretty=True)
+
     def save(self, path: str | Path) -> None:
         """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library can read.
 
         It gets a tokenizer_config.json beside it if it is unusual.
         """
         path = Path(path)
-        path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+        path.write_text(self.as_json(), encoding="utf-8")
         begins = self.begin_of_text == self.end_of_text
         is_usual = self._end_of_text_name == END_OF_TEXT and begins and self.puts_begin
         if self.chat is not None or not is_usual:

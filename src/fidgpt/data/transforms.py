@@ -158,9 +158,8 @@ def _id_of(token: str | int, ids: dict[str, int], tokenizer: Tokenizer) -> int:
     if isinstance(token, str) and token in ids:
         return ids[token]
     raise DataError(
-        f"The tokenizer has no special token {token!r} for fill-in-the-middle; it has "
-        f"{', '.join(list(ids)[:12]) or 'none'}, and {tokenizer.vocab_size} tokens in all.\n"
-        "Name three that it has, or train a tokenizer with them: "
+        f"The tokenizer has no special token {token!r} for fill-in-the-middle, but "
+        f"{', '.join(list(ids)[:12]) or 'none'}.\nName three that it has, or train one with them: "
         f"BPETokenizer(special_tokens=[{token!r}, ...])."
     )
 

@@ -99,9 +99,8 @@ class _File(Recipe):
     def __init__(self, document: Mapping[str, Any], name: str) -> None:
         super().__init__(document, elsewhere=_ELSEWHERE)
         is_factory = document.keys() & {"stage", "finetuning_type", "cutoff_len", "template"}
-        self.system = _FACTORY if is_factory else _TRL
-        if "base_model" in document:
-            self.system = _AXOLOTL
+        others = _FACTORY if is_factory else _TRL
+        self.system = _AXOLOTL if "base_model" in document else others
         # A file of TRL does not say which trainer reads it: its name and the names of its results
         # may.
         about = [*Path(name).parts[-2:], document.get("output_dir"), document.get("hub_model_id")]
@@ -250,8 +249,8 @@ class _File(Recipe):
         least = self.value("cosine_min_lr_ratio", settings.get("min_lr_rate", 0.0))
         ratio = {} if _SHAPES[shape] == "use_constant" else {"min_lr_ratio": float(least)}
         self.change(f"fiddler:{_SHAPES[shape]}", **ratio)
-        steps, share = self.value("warmup_steps"), float(self.value("warmup"))
-        warmup = share if steps is None else float(steps)  # below 1 a share too, as in transformers
+        # Below 1 a share too, as in transformers.
+        warmup = float(self.value("warmup_steps", self.value("warmup")))
         self.change("fiddler:set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
         parts, limit = int(self.value("gradient_accumulation_steps", 1)), self.value("max_steps", 0)
         self.length(int(self.value("size")), parts, self.value("epochs"), max(0, int(limit)))

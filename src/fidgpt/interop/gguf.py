@@ -2,7 +2,6 @@
 
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,16 +192,13 @@ def _metadata(architecture: _Architecture, keys: Values, kind: str) -> dict[str,
         elif name in ("hidden_act", "hidden_activation", "activation_function"):
             wrong += [f"{name}={value!r}"] * (value != architecture.activation)
         elif name == "query_pre_attn_scalar":  # llama.cpp takes the size of a head
-            wrong += [f"{name}={value} beside head_dim={keys['head_dim']}"] * (
-                value != keys["head_dim"]
-            )
+            if value != keys["head_dim"]:
+                wrong.append(f"{name}={value} beside head_dim={keys['head_dim']}")
         elif value and name not in (*_SAID, *architecture.allows):
             wrong.append(f"{name}={value!r}")
     period = architecture.full_every
-    kinds = [
-        "full_attention" if index % period == period - 1 else "sliding_attention"
-        for index in range(metadata["block_count"])
-    ]
+    pattern = ["sliding_attention"] * (period - 1) + ["full_attention"]
+    kinds = [pattern[index % period] for index in range(metadata["block_count"])]
     if keys.get("layer_types") and keys["layer_types"] != kinds:
         wrong.append(f"layer_types other than a full one in every {period}")
     window = keys.get("sliding_window")
@@ -215,12 +211,9 @@ def _metadata(architecture: _Architecture, keys: Values, kind: str) -> dict[str,
         case "llama3" if architecture is _LLAMA:
             pass  # by a tensor
         case "linear" | "yarn" as rope_type:
-            metadata |= {
-                "rope.scaling.type": rope_type,
-                "rope.scaling.factor": scaling.pop("factor"),
-            }
-            original = scaling.pop("original_max_position_embeddings", None)
-            if original is not None:
+            metadata["rope.scaling.type"] = rope_type
+            metadata["rope.scaling.factor"] = scaling.pop("factor")
+            if original := scaling.pop("original_max_position_embeddings", None):
                 metadata["rope.scaling.original_context_length"] = original
             plain = {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": True}
             others = {key: value for key, value in scaling.items() if value is not None}
@@ -245,12 +238,9 @@ def _rope_factors(keys: Values) -> Tensor | None:
     if scaling.get("rope_type") != "llama3":
         return None
     plain = keys["rope_theta"] ** -(torch.arange(0, keys["head_dim"], 2) / keys["head_dim"])
-    scale = Llama3Scaling(
-        factor=scaling["factor"],
-        original_seq_len=scaling["original_max_position_embeddings"],
-        low_freq_factor=scaling["low_freq_factor"],
-        high_freq_factor=scaling["high_freq_factor"],
-    )
+    names = ("factor", "low_freq_factor", "high_freq_factor")
+    options = {name: scaling[name] for name in names}
+    scale = Llama3Scaling(original_seq_len=scaling["original_max_position_embeddings"], **options)
     return (plain / scale(plain, theta=keys["rope_theta"])).float()
 
 
@@ -259,20 +249,14 @@ def _write_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
 
     Warns where llama.cpp splits texts in another way.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        tokenizer.save(Path(folder) / "tokenizer.json")
-        content: Any = json.loads((Path(folder) / "tokenizer.json").read_text(encoding="utf-8"))
+    content: Any = json.loads(tokenizer.as_json())
     texts = {number: text for text, number in content["model"]["vocab"].items()}
     special = {number: name for name, number in tokenizer.special_ids().items()}
     texts |= {token["id"]: token["content"] for token in content.get("added_tokens", ())}
     numbers = range(tokenizer.vocab_size)
-    kinds = [
-        _CONTROL if number in special else _NORMAL if number in texts else _UNUSED
-        for number in numbers
-    ]
-    merges = [
-        pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]
-    ]
+    kinds = [_CONTROL if i in special else _NORMAL if i in texts else _UNUSED for i in numbers]
+    pairs = content["model"]["merges"]
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in pairs]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(_split(content.get("pre_tokenizer")))
     writer.add_token_list([texts.get(number, f"[unused{number}]") for number in numbers])

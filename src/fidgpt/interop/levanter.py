@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from fidgpt.data import DataError, load_tokenizer
 from fidgpt.errors import at
@@ -49,22 +49,16 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
         if not isinstance(document, dict) or not document.keys() & {*_TRAINING}:
             raise ConfigError("it is no training file: it has no model:, optimizer: or trainer:.")
         recipe = Recipe(document, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
-        _map_weights(recipe)
-        _map_trainer(recipe)
-        _map_optimizer(recipe)
-        map_model(recipe)
-        _map_data(recipe)
+        recipe.directives.append("config:base")
+        sized_by = [key for key in _OF_HUB if document.get(key)]
+        if sized_by and ("model" not in document or sized_by[0] == "use_hf_model_config"):
+            raise ConfigError(f"{sized_by[0]} must be unset: {_FROM_HUB}.")
+        recipe.drop(["initialize_from_hf"], _FROM_HUB)
+        for convert in (_map_trainer, _map_optimizer, map_model, _map_data):
+            convert(recipe)
         if weight := recipe.take("z_loss_weight", 0.0):
             recipe.change("fiddler:use_z_loss", weight=weight)
         return recipe.mapped()
-
-
-def _map_weights(recipe: Recipe) -> None:
-    recipe.directives.append("config:base")
-    sized_by = [key for key in _OF_HUB if recipe.left.get(key)]
-    if sized_by and ("model" not in recipe.left or sized_by[0] == "use_hf_model_config"):
-        raise ConfigError(f"{sized_by[0]} must be unset: {_FROM_HUB}.")
-    recipe.drop(["initialize_from_hf"], _FROM_HUB)
 
 
 def _map_trainer(recipe: Recipe) -> None:
@@ -77,13 +71,9 @@ def _map_trainer(recipe: Recipe) -> None:
         recipe.want({"trainer.train_batch_size": ("batch_size", 512)})
     if trainer.get("per_device_parallelism") not in (None, -1):
         recipe.want({"trainer.per_device_parallelism": ("micro_batch_size", -1)})
-    recipe.want(
-        {
-            "trainer.seed": ("seed", 0),
-            "trainer.steps_per_eval": ("evaluators.validation.every", 1000),
-            "trainer.max_eval_batches": ("evaluators.validation.data.num_batches", None),
-        }
-    )
+    recipe.want({"trainer.seed": ("seed", 0)})
+    recipe.want({"trainer.steps_per_eval": ("evaluators.validation.every", 1000)})
+    recipe.want({"trainer.max_eval_batches": ("evaluators.validation.data.num_batches", None)})
     _map_precision(recipe)
     if trainer.get("model_axis_size") in (None, 1):
         recipe.drop(["trainer.tensor_parallel_axes"])  # there is no device to shard them over
@@ -301,15 +291,6 @@ _TOKENIZER = "tokenizer.json"
 _OWN = "own"  # the name in `use_mixture` of the config's existing text
 
 
-class _Text(NamedTuple):
-    """A local text or a dataset on the hub, and its text field."""
-
-    path: str
-    field: str
-    is_on_hub: bool
-    name: str | None
-
-
 def _map_data(recipe: Recipe) -> None:
     """Map texts: local files and folders, or a hub dataset, which must be first in a mixture."""
     _map_tokenizer(recipe)
@@ -340,44 +321,48 @@ def _map_mixture(recipe: Recipe) -> None:
     if not isinstance(sources, dict) or not isinstance(weights, dict):
         return
     names = [name for name in sources if weights.get(name)]
-    datasets = [_text(recipe, f"data.configs.{name}") for name in names]
-    texts = [text for text in datasets if text is not None]
-    is_one_field = len({text.field for text in texts}) == 1
-    if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
+    texts = [_text(recipe, f"data.configs.{name}") for name in names]
+    is_local = all(text and text["fiddler"] == "use_text" for text in texts[1:])
+    if not is_local or not texts[0] or len({text["text_field"] for text in texts if text}) != 1:
         why = "the texts of a mixture must be local files"
         recipe.drop(("data.configs", "data.train_weights"), why)
         return
     recipe.drop(["data.train_weights"])
-    _use_text(recipe, texts[0])
-    if len(names) > 1:
+    first, *others = [text for text in texts if text]
+    _use_text(recipe, first)
+    if others:
         ours = [_OWN, *(f"{name}_" if name == _OWN else name for name in names[1:])]
         recipe.change(
             "fiddler:use_mixture",
-            texts={our: text.path for our, text in zip(ours[1:], texts[1:], strict=True)},
+            texts={our: text["path"] for our, text in zip(ours[1:], others, strict=True)},
             weights={our: float(weights[name]) for our, name in zip(ours, names, strict=True)},
-            text_field=texts[0].field,
+            text_field=first["text_field"],
         )
     unused = [f"data.configs.{name}" for name in sources if name not in names]
     recipe.drop(unused, "it has no weight in training")
 
 
-def _text(recipe: Recipe, source: str) -> _Text | None:
-    """Remove the text from a source and return it; None if fidgpt cannot read any."""
+def _text(recipe: Recipe, source: str) -> dict[str, Any]:
+    """Remove the text of a source, and return how to read it; empty if fidgpt cannot."""
     section = recipe.section(source)
     urls, hub, form = section.get("train_urls"), section.get("id"), section.get("format")
     url = urls[0] if isinstance(urls, list) and len(urls) == 1 else None
     here = url if isinstance(url, str) and _PLAIN_PATH.fullmatch(url) else None
     path = here or (hub if urls is None else None)
     if path is None or (isinstance(form, dict) and form.get("type", "text") != "text"):
-        return None
+        return {}
     recipe.drop([f"{source}.{name}" for name in ("train_urls", "id", "format.type")])
     name = recipe.take(f"{source}.name", None, str) if here is None else None
     field = recipe.take(f"{source}.text_key", "text")
-    return _Text(path, recipe.take(f"{source}.format.text_key", field), here is None, name)
+    return {
+        "fiddler": "use_text" if here else "use_hub_text",
+        "path": path,
+        "name": name,
+        "text_field": recipe.take(f"{source}.format.text_key", field),
+    }
 
 
-def _use_text(recipe: Recipe, text: _Text) -> None:
-    arguments = {"path": text.path, "name": text.name}
-    arguments["text_field"] = None if text.field == "text" else text.field
-    fiddler = "use_hub_text" if text.is_on_hub else "use_text"
-    recipe.change(f"fiddler:{fiddler}", **{key: arg for key, arg in arguments.items() if arg})
+def _use_text(recipe: Recipe, text: dict[str, Any]) -> None:
+    defaults = {"name": None, "text_field": "text", "fiddler": text["fiddler"]}
+    arguments = {key: value for key, value in text.items() if value != defaults.get(key)}
+    recipe.change(f"fiddler:{text['fiddler']}", **arguments)

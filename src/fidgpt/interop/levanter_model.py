@@ -114,10 +114,7 @@ def _map_sizes(recipe: Recipe, kind: _Kind) -> None:
     if head_dim is None:
         head_dim, rest = divmod(width, heads)
         if rest:
-            raise ConfigError(
-                f"model.hidden_dim={width} must be a multiple of num_heads={heads}; change one of "
-                "them, or set head_dim."
-            )
+            raise ConfigError(f"model.hidden_dim={width} must be a multiple of num_heads={heads}.")
     recipe.wanted["seq_len"] = recipe.take("train_seq_len", length)
     recipe.wanted["model.hidden_dim"] = width
     recipe.want({"model.num_layers": ("model.num_layers", kind.num_layers)})
@@ -143,8 +140,7 @@ def _map_gated(recipe: Recipe, kind: _Kind) -> None:
     norm = kind.norm if has_weights else "use_weightless_norm"
     if norm != "use_rms_norm" or eps != 1e-5:
         recipe.change(f"fiddler:{norm}", eps=eps)
-    if recipe.take("model.hybrid_norm", False):
-        recipe.change("fiddler:use_sandwich_norm")
+    recipe.switch({"model.hybrid_norm": "fiddler:use_sandwich_norm"})
     for further_norm in kind.further_norms:
         recipe.change(f"fiddler:{further_norm}", eps=eps)
     ffn_dim = recipe.take("model.intermediate_dim", kind.intermediate_dim)
@@ -164,8 +160,7 @@ def _map_rope(recipe: Recipe) -> None:
     theta = 500_000.0 if kind == "llama3" else 10_000.0
     recipe.want({"model.rope.theta": (f"{BLOCK}.attention.rope.theta", theta)})
     if kind in ("default", "linear"):
-        factor = recipe.take("model.rope.factor", 1.0)
-        if factor != 1.0:
+        if (factor := recipe.take("model.rope.factor", 1.0)) != 1.0:
             recipe.change(f"use:{_SCALING}=LinearScaling", factor=factor)
     elif kind == "llama3":
         recipe.change(
@@ -199,11 +194,9 @@ def _map_yarn(recipe: Recipe) -> None:
 def _map_gpt2(recipe: Recipe) -> None:
     """Map GPT-2: learned positions, LayerNorm, GELU and biases."""
     recipe.directives[0] = "config:gpt2_124m"
-    scale = recipe.take("model.mlp_scale", 4)
-    if scale != 4:
+    if (scale := recipe.take("model.mlp_scale", 4)) != 4:
         recipe.wanted[f"{BLOCK}.mlp.ffn_dim"] = scale * recipe.wanted.get("model.hidden_dim", 0)
-    eps = recipe.take("model.layer_norm_epsilon", 1e-5)
-    if eps != 1e-5:
+    if (eps := recipe.take("model.layer_norm_epsilon", 1e-5)) != 1e-5:
         recipe.change("fiddler:use_layer_norm", eps=eps)
     if not recipe.take("model.use_bias", True):
         for name in ("attention_norm", "attention", "mlp_norm", "mlp"):

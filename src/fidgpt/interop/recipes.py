@@ -160,6 +160,12 @@ class Recipe:
         text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         self.directives.append(f"{name}({text})" if text else name)
 
+    def switch(self, directives: Mapping[str, str]) -> None:
+        """Add the directive of each entry that is true."""
+        for entry, directive in directives.items():
+            if self.take(entry, False):
+                self.change(directive)
+
     def note(self, path: str, value: Any, why: str) -> None:
         """Record what has no equivalent, or another one."""
         self.unmapped.append(f"{path}: {shown(value)} ({why})")

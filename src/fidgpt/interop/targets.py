@@ -335,16 +335,16 @@ def write_targets(root: Any) -> str:
     has_tags = _drop_tags(bound)
     all_nodes = nodes(bound)
     written: dict[int, Any] = {}
-    modules: set[str] = set()
     for node in reversed(all_nodes):
         with at(node.path or "the top"):
-            written[id(node.value)] = _written_node(node.value, written, modules)
+            written[id(node.value)] = _written_node(node.value, written)
     shared = [node for node in all_nodes if len(node.parents) > 1 and _has_nodes(node)]
     places = dict.fromkeys(id(written[id(node.value)]) for node in shared)
     text = write_yaml(_with_references(written[id(bound)], "", places))
     with at("the YAML would not be read back"):
-        others = [name for name in modules if not _package(name, (*_OWN, *TORCH_MODULES))]
-        again = read_targets(text, allowed=(*others,))
+        names = [_name_in(call) for _, call in _calls(written[id(bound)], "", set())]
+        others = (name for name in names if not _package(name, (*_OWN, *TORCH_MODULES)))
+        again = read_targets(text, allowed=(*{name.partition(".")[0] for name in others},))
     raise_all(
         [
             f"{change.path or 'the top'}: would change when read back ({change.detail}); annotate "
@@ -374,24 +374,22 @@ def _remarks(all_nodes: list[Node], shared: list[Node], has_tags: bool) -> Itera
     """Yield the comments at the top of the file."""
     if has_tags:
         yield "Quantities that are inherited by tags are written out wherever they are inherited."
-    for title, rows in (
-        (
-            "Built once by fidgpt; Hydra would build another at each reference:",
-            [" = ".join(node.paths) for node in shared],
-        ),
-        (
-            "Created on each call by fidgpt; Hydra would pass the uncalled partial:",
-            [node.path for node in all_nodes if type(node.value) is fdl.ArgFactory],
-        ),
-    ):
+    factories = [node.path for node in all_nodes if type(node.value) is fdl.ArgFactory]
+    lists = {
+        "Built once by fidgpt; Hydra would build another at each reference:": [
+            " = ".join(node.paths) for node in shared
+        ],
+        "Created on each call by fidgpt; Hydra would pass the uncalled partial:": factories,
+    }
+    for title, rows in lists.items():
         yield from [title, *(f"  {row}" for row in rows)] if rows else []
 
 
-def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
+def _written_node(node: Any, written: dict[int, Any]) -> Any:
     """Return a node as plain data; its children are in `written`."""
 
     def value_of(value: Any) -> Any:
-        return written.get(id(value)) if walk.is_node(value) else _written_value(value, modules)
+        return written.get(id(value)) if walk.is_node(value) else _written_value(value)
 
     if isinstance(node, list | tuple):
         return [value_of(item) for item in node]
@@ -402,7 +400,7 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
         return {key: value_of(item) for key, item in node.items()}
     if fiddle.kind_of(node) not in (fdl.Config, *_FACTORIES):
         raise ConfigError(f"a {type(node).__name__} cannot be written; use Config or Partial.")
-    call: dict[str, Any] = {"_target_": _name_of(fdl.get_callable(node), modules)}
+    call: dict[str, Any] = {"_target_": _dotted_name(fdl.get_callable(node))}
     if isinstance(node, _FACTORIES):
         call["_partial_"] = True
     arguments = fiddle.set_arguments(node)
@@ -417,13 +415,7 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
     return call
 
 
-def _name_of(thing: Any, modules: set[str]) -> str:
-    name = _dotted_name(thing)
-    modules.add(name.removesuffix(f".{thing.__qualname__}"))
-    return name
-
-
-def _written_value(value: Any, modules: set[str]) -> Any:
+def _written_value(value: Any) -> Any:
     """Return a value that is not a node as plain data; reading it back is checked later."""
     if value is None or type(value) in (bool, int, float):
         return value
@@ -435,11 +427,10 @@ def _written_value(value: Any, modules: set[str]) -> Any:
         return str(value)
     if not callable(value):
         raise ConfigError(
-            f"{describe(value)} cannot be written; use a fdl.Config of its constructor, or plain "
-            "values."
+            f"{describe(value)} cannot be written; use a fdl.Config, or plain values."
         )
     kind = "class" if inspect.isclass(value) else "object"
-    return {"_target_": f"hydra.utils.get_{kind}", "path": _name_of(value, modules)}
+    return {"_target_": f"hydra.utils.get_{kind}", "path": _dotted_name(value)}
 
 
 def _has_nodes(node: Node) -> bool:

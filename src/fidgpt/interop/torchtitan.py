@@ -106,10 +106,9 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
         raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
     _move_former(tree)
     recipe = Recipe(tree, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
-    for convert in (_map_model, _map_training, _map_optimizer, _map_schedule, _map_mesh):
-        convert(recipe)
-    _map_wrappers(recipe)
-    _map_records(recipe)
+    convert = (_map_model, _map_training, _map_optimizer, _map_schedule, _map_mesh, _map_wrappers)
+    for part in (*convert, _map_records):
+        part(recipe)
     return recipe.mapped()
 
 
@@ -184,8 +183,7 @@ def _map_training(recipe: Recipe) -> None:
     form = recipe.take("training.mixed_precision_param", "bfloat16")
     recipe.change(_FORMATS.get(form) or refuse("training.mixed_precision_param", form, _FORMATS))
     recipe.drop(("training.dataset", "training.dataset_path"), "set a text")
-    seed = recipe.take("debug.seed", recipe.take("training.seed"))
-    if seed is not None:
+    if (seed := recipe.take("debug.seed", recipe.take("training.seed"))) is not None:
         recipe.wanted["seed"] = seed
 
 
@@ -298,9 +296,7 @@ def _map_records(recipe: Recipe) -> None:
         recipe.drop(("validation.dataset", "validation.dataset_path"), "set a text")
     else:
         recipe.drop(["validation"])
-    for tracker in ("tensorboard", "wandb"):
-        if recipe.take(f"metrics.enable_{tracker}", False):
-            recipe.change(f"fiddler:use_{tracker}")
+    recipe.switch({f"metrics.enable_{t}": f"fiddler:use_{t}" for t in ("tensorboard", "wandb")})
     frequency = recipe.take("profiling.profile_freq", 10)
     if recipe.take("profiling.enable_profiling", False):
         recipe.change("fiddler:use_profiler", begin=max(frequency - 1, 1), num_steps=1)
@@ -315,15 +311,13 @@ def _tree_of(config: Any) -> dict[str, Any]:
         for key, value in changed.items()
         if key not in ("model_spec", "optimizer", "dataloader", "hf_assets_path", "dump_folder")
     }
-    tree["model"] = {"name": getattr(spec, "name", None), "flavor": getattr(spec, "flavor", None)}
-    if "hf_assets_path" in changed:
-        tree["model"]["hf_assets_path"] = changed["hf_assets_path"]
+    tree["model"] = {key: getattr(spec, key, None) for key in ("name", "flavor")}
+    tree["model"]["hf_assets_path"] = changed.get("hf_assets_path")
     groups = getattr(optimizer, "param_groups", None) or ()
     if len(groups) == 1:
         tree["optimizer"] = {"name": groups[0].optimizer_name, **groups[0].optimizer_kwargs}
     elif groups:
-        names = ", ".join(group.pattern for group in groups)
-        tree["optimizer"] = {"param_groups": names}
+        tree["optimizer"] = {"param_groups": ", ".join(group.pattern for group in groups)}
     loader = changed.get("dataloader")
     if isinstance(loader, dict):
         loader.pop("read_options", None)  # threads and buffers

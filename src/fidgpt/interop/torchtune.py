@@ -89,7 +89,8 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
             raise ConfigError("fidgpt has no quantization-aware training (quantizer).")
         adapters = _model(recipe)
         _data(recipe, options if loss == "DPOLoss" else None)
-        _lora(recipe, adapters)
+        if adapters is not None:
+            _lora(recipe, adapters)
         _distillation(recipe)
         _optimizer(recipe)
         _length(recipe)
@@ -163,9 +164,7 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
         recipe.note("dataset.packed", False, "conversations are packed, and do not see each other")
 
 
-def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
-    if adapters is None:
-        return
+def _lora(recipe: _Recipe, adapters: Mapping[str, Any]) -> None:
     modules = [PROJECTIONS[name] for name in adapters.get("lora_attn_modules", ())]
     modules += MLP if adapters.get("apply_lora_to_mlp") else ()
     rank, alpha = adapters.get("lora_rank", 8), float(adapters.get("lora_alpha", 16))
@@ -214,7 +213,6 @@ def _computation(recipe: _Recipe) -> None:
     if recipe.take("dtype", "bf16") == "fp32":
         recipe.change("fiddler:use_float32")
     recipe.wanted["max_grad_norm"] = recipe.take("clip_grad_norm")
-    if recipe.take("enable_activation_checkpointing", False):
-        recipe.change("fiddler:use_recompute")
+    recipe.switch({"enable_activation_checkpointing": "fiddler:use_recompute"})
     if recipe.left.get("compile") is True:
         recipe.change("fiddler:use_compile")

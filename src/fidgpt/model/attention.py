@@ -52,10 +52,7 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
     if num_heads is not None:
         return num_heads
     if head_dim < 1 or hidden_dim % head_dim:
-        raise ValueError(
-            f"{hidden_dim=} must be a multiple of {head_dim=}; "
-            "change one of them, or set num_heads."
-        )
+        raise ValueError(f"{hidden_dim=} must be a multiple of {head_dim=}, or set num_heads.")
     return hidden_dim // head_dim
 
 
@@ -72,7 +69,33 @@ class TokenVectors(Protocol):
         ...
 
 
-class Attention(nn.Module):
+class ScoredAttention(nn.Module):
+    """What attentions share: how the weights of keys come from scores."""
+
+    ROLE: ClassVar[str] = "Mixer"
+    split_place = (0, 1)  # which part of the heads this process computes, of how many
+    scale: float
+    mask: Mask
+    window: int | None
+    scores: Sequence[ScoreChange]
+    sinks: nn.Parameter | None
+    dropout: float
+
+    def scoring(self, ctx: AttentionContext) -> Scoring:
+        """Return how the weights of a pass are computed."""
+        return Scoring(
+            ctx=ctx,
+            scale=self.scale,
+            mask=self.mask,
+            window=self.window,
+            changes=self.scores,
+            sinks=self.sinks,
+            dropout=self.dropout if self.training else 0.0,
+            split_place=self.split_place,
+        )
+
+
+class Attention(ScoredAttention):
     """Causal multi-head self-attention (Vaswani et al., 2017, arXiv:1706.03762).
 
     With fewer key and value heads than query heads, consecutive query heads share one
@@ -107,9 +130,6 @@ class Attention(nn.Module):
         the window is below 1.
     """
 
-    ROLE: ClassVar[str] = "Mixer"
-    split_place = (0, 1)  # which part of the heads this process computes, of how many
-
     def __init__(
         self,
         *,
@@ -141,10 +161,7 @@ class Attention(nn.Module):
         require_factor(scale=scale)
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
-            raise ValueError(
-                f"{num_heads=} must be a multiple of {num_kv_heads=}; "
-                "use a num_kv_heads that divides it."
-            )
+            raise ValueError(f"{num_heads=} must be a multiple of {num_kv_heads=}.")
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
         out_bias = bias if out_bias is None else out_bias
         self.head_dim = head_dim
@@ -177,36 +194,19 @@ class Attention(nn.Module):
         query, key, value = self._project(x, ctx.tokens)
         query, key = self._placed(*self._normalized(query, key), ctx)
         key, value = ctx.update_cache(self, [key, value], window=self.window)
-        scoring = Scoring(
-            ctx=ctx,
-            scale=self.scale,
-            mask=self.mask,
-            window=self.window,
-            changes=self.scores,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-            split_place=self.split_place,
-        )
-        mixed = self.kernel(query, key, value, scoring).transpose(1, 2).flatten(2)
+        mixed = self.kernel(query, key, value, self.scoring(ctx)).transpose(1, 2).flatten(2)
         return self.out(mixed if self.output_gate is None else mixed * self.output_gate(x))
 
     def own_split(self) -> Split:
         """Return how heads may be divided over processes."""
-        keys = Columns(self.num_kv_heads, repeats=True)
-        return Split(
-            {
-                "query": Columns(self.num_heads),
-                "key": keys,
-                "value": keys,
-                "value_embedding": keys,
-                "query_norm": OnHeads(self.num_heads),
-                "key_norm": OnHeads(self.num_kv_heads, repeats=True),
-                "sinks": Columns(self.num_heads),
-                "output_gate.project": Columns(self.num_heads),
-                "out": Rows(self.num_heads),
-            },
-            returns="out",
-        )
+        heads, keys = Columns(self.num_heads), Columns(self.num_kv_heads, repeats=True)
+        parts = dict.fromkeys(("query", "sinks", "output_gate.project"), heads)
+        parts |= dict.fromkeys(("key", "value", "value_embedding"), keys)
+        norms = {
+            "query_norm": OnHeads(self.num_heads),
+            "key_norm": OnHeads(self.num_kv_heads, repeats=True),
+        }
+        return Split({**parts, **norms, "out": Rows(self.num_heads)}, returns="out")
 
     def projections(self, x: Stream) -> Sequence[Tensor]:
         """Return queries, keys and values, each [batch, seq, number of its heads * head_dim]."""

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, Stream
+from fidgpt.model.fields import FieldModule, field_module
 from fidgpt.ranges import require_factor, require_probability
 
 __all__ = [
@@ -123,7 +124,8 @@ class NoMixer(nn.Module):
         return torch.zeros_like(x)
 
 
-class MixerPair(nn.Module):
+@field_module
+class MixerPair(FieldModule):
     """The weighted sum of two mixers of one input (Falcon-H1, 2025, arXiv:2507.22448).
 
     Args:
@@ -138,20 +140,21 @@ class MixerPair(nn.Module):
 
     ROLE: ClassVar[str] = "Mixer"
 
-    def __init__(
-        self, *, first: Mixer, second: Mixer, first_scale: float = 1.0, second_scale: float = 1.0
-    ) -> None:
-        super().__init__()
-        require_factor(first_scale=first_scale, second_scale=second_scale)
-        self.first, self.second = first, second
-        self.first_scale, self.second_scale = first_scale, second_scale
+    first: Mixer
+    second: Mixer
+    first_scale: float = 1.0
+    second_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_factor(first_scale=self.first_scale, second_scale=self.second_scale)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Mix tokens; without a context every row is one document."""
         return self.first(x, ctx) * self.first_scale + self.second(x, ctx) * self.second_scale
 
 
-class Block(nn.Module):
+@field_module
+class Block(FieldModule):
     """A pre-norm block: attention, then an MLP, each added to the residual stream.
 
     Args:
@@ -170,25 +173,16 @@ class Block(nn.Module):
     ROLE: ClassVar[str] = "Layer"
     ELEMENTWISE_STREAM: ClassVar[bool] = True  # between its children, tokens do not meet
 
-    def __init__(
-        self,
-        *,
-        attention_norm: Norm,
-        attention: Mixer,
-        mlp_norm: Norm,
-        mlp: FeedForward,
-        dropout: float = 0.0,
-        branch_scale: float = 1.0,
-    ) -> None:
-        super().__init__()
-        require_probability(dropout=dropout)
-        require_factor(branch_scale=branch_scale)
-        self.attention_norm = attention_norm
-        self.attention = attention
-        self.mlp_norm = mlp_norm
-        self.mlp = mlp
-        self.dropout = dropout
-        self.branch_scale = branch_scale
+    attention_norm: Norm
+    attention: Mixer
+    mlp_norm: Norm
+    mlp: FeedForward
+    dropout: float = 0.0
+    branch_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_probability(dropout=self.dropout)
+        require_factor(branch_scale=self.branch_scale)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
@@ -216,6 +210,7 @@ class PostNormBlock(Block):
         return x + self._branch(self.mlp_norm(self._compute(x, ctx)))
 
 
+@field_module
 class NormalizedResidualBlock(Block):
     """A block whose branches are added to their normalized input, as in MiniMax-01.
 
@@ -233,29 +228,8 @@ class NormalizedResidualBlock(Block):
       mlp_residual: factor of what the MLP is added to.
     """
 
-    def __init__(
-        self,
-        *,
-        attention_norm: Norm,
-        attention: Mixer,
-        mlp_norm: Norm,
-        mlp: FeedForward,
-        dropout: float = 0.0,
-        branch_scale: float = 1.0,
-        attention_residual: float = 1.0,
-        mlp_residual: float = 1.0,
-    ) -> None:
-        require_factor(attention_residual=attention_residual, mlp_residual=mlp_residual)
-        super().__init__(
-            attention_norm=attention_norm,
-            attention=attention,
-            mlp_norm=mlp_norm,
-            mlp=mlp,
-            dropout=dropout,
-            branch_scale=branch_scale,
-        )
-        self.attention_residual = attention_residual
-        self.mlp_residual = mlp_residual
+    attention_residual: float = 1.0
+    mlp_residual: float = 1.0
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
@@ -265,6 +239,7 @@ class NormalizedResidualBlock(Block):
         return x * self.mlp_residual + self._branch(self._compute(x, ctx))
 
 
+@field_module
 class ParallelBlock(Block):
     """Attention and MLP in parallel on one input (GPT-J; PaLM, section 2).
 
@@ -277,33 +252,16 @@ class ParallelBlock(Block):
       branch_scale: factor of the output of the branches.
     """
 
-    def __init__(
-        self,
-        *,
-        attention_norm: Norm,
-        attention: Mixer,
-        mlp_norm: Norm | None,
-        mlp: FeedForward,
-        dropout: float = 0.0,
-        branch_scale: float = 1.0,
-    ) -> None:
-        super().__init__(
-            attention_norm=attention_norm,
-            attention=attention,
-            mlp_norm=nn.Identity() if mlp_norm is None else mlp_norm,
-            mlp=mlp,
-            dropout=dropout,
-            branch_scale=branch_scale,
-        )
-        self.has_one_norm = mlp_norm is None
+    mlp_norm: Norm | None  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         attended = self.attention(normed := self.attention_norm(x), ctx)
-        computed = self._compute(self.mlp_norm(normed if self.has_one_norm else x), ctx)
-        return x + self._branch(attended + computed)
+        normed = normed if self.mlp_norm is None else self.mlp_norm(x)
+        return x + self._branch(attended + self._compute(normed, ctx))
 
 
+@field_module
 class SandwichBlock(Block):
     """Norms before and after each branch (Ding et al., 2021; Gemma 2).
 
@@ -318,28 +276,8 @@ class SandwichBlock(Block):
       branch_scale: factor of the output of either branch.
     """
 
-    def __init__(
-        self,
-        *,
-        attention_norm: Norm,
-        attention: Mixer,
-        attention_out_norm: Norm,
-        mlp_norm: Norm,
-        mlp: FeedForward,
-        mlp_out_norm: Norm,
-        dropout: float = 0.0,
-        branch_scale: float = 1.0,
-    ) -> None:
-        super().__init__(
-            attention_norm=attention_norm,
-            attention=attention,
-            mlp_norm=mlp_norm,
-            mlp=mlp,
-            dropout=dropout,
-            branch_scale=branch_scale,
-        )
-        self.attention_out_norm = attention_out_norm
-        self.mlp_out_norm = mlp_out_norm
+    attention_out_norm: Norm
+    mlp_out_norm: Norm
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""

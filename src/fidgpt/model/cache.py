@@ -1,7 +1,7 @@
 """Caches for generation: keys and values of attentions, and states of recurrent layers."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -59,14 +59,9 @@ class Cache:
     Args:
       capacity: maximum number of tokens per row, of prompt and generated text together.
 
-    Attributes:
-      has_gaps: whether layers also read columns that are still empty.
-
     Raises:
       ValueError: the capacity is below 1; in `advance`, the tokens exceed it.
     """
-
-    has_gaps = False
 
     def __init__(self, *, capacity: int) -> None:
         require_size(capacity=capacity)
@@ -98,7 +93,7 @@ class Cache:
         groups += [kept for layer in self._layers.values() for kept in layer.values()]
         return sum(tensor.numel() * tensor.element_size() for kept in groups for tensor in kept)
 
-    def advance(self, positions: Tensor) -> Any:
+    def advance(self, positions: Tensor) -> int:
         """Count the tokens of a pass, and return how many preceded them, for `extend`.
 
         Args:
@@ -154,7 +149,7 @@ class Cache:
             self.extend(kept, padded, window=slots, before=0)
             if not (places := self.positions_of(slots)):
                 new = [numbers.unsqueeze(-1) for numbers in positions]
-                self.extend(places, new, window=slots, before=0, empty=-1)
+                self.extend(places, new, window=slots, before=0)
 
     def keep(self, kept: list[Tensor], state: Sequence[Tensor]) -> None:
         """Replace a state of fixed size.
@@ -175,8 +170,7 @@ class Cache:
         new: Sequence[Tensor],
         *,
         window: int | None,
-        before: Any,
-        empty: int = 0,
+        before: int,
     ) -> Sequence[Tensor]:
         """Write the tensors of the new tokens to the cache; return the tensors of all keys.
 
@@ -185,7 +179,6 @@ class Cache:
           new: tensors of the new tokens, [..., seq, size].
           window: the layer's window in tokens; None for full attention.
           before: result of `advance` in this pass.
-          empty: value of columns without a token.
         """
         num_slots, count = self.slots(window), new[0].shape[-2]
         if not kept:
@@ -258,50 +251,6 @@ class RewindableCache(Cache):
 def _ring(begin: int, count: int, num_slots: int, device: torch.device) -> Tensor:
     """Return the columns of consecutive tokens in a ring buffer."""
     return torch.arange(begin, begin + count, device=device) % num_slots
-
-
-class StaticCache(Cache):
-    """A cache of constant shape: every step reads all columns, and masks hide empty ones.
-
-    A step of one token then compiles once. The number of tokens is kept on the device, so it is not
-    checked: past `capacity`, new tokens overwrite the oldest.
-    """
-
-    has_gaps = True
-
-    def __init__(self, *, capacity: int) -> None:
-        super().__init__(capacity=capacity)
-        self._next: Tensor | None = None
-
-    def advance(self, positions: Tensor) -> Any:
-        """Count the tokens of a pass, and return how many preceded them, as a scalar tensor."""
-        if self._next is None:
-            self._next = torch.zeros((), dtype=torch.long, device=positions.device)
-        before = self._next.clone()
-        self._next += positions.shape[1]
-        return before
-
-    def extend(
-        self,
-        kept: list[Tensor],
-        new: Sequence[Tensor],
-        *,
-        window: int | None,
-        before: Any,
-        empty: int = 0,
-    ) -> Sequence[Tensor]:
-        """Write the new tokens, and return all columns, followed by the new tokens if several."""
-        num_slots, count = self.slots(window), new[0].shape[-2]
-        is_first = not kept
-        if is_first:
-            kept += [part.new_full(_shape(part, num_slots), empty) for part in new]
-        shown: Sequence[Tensor] = kept
-        if count > 1:
-            shown = [torch.cat(pair, dim=-2) for pair in zip(kept, new, strict=True)]
-        columns = (before + torch.arange(count, device=before.device)[-num_slots:]) % num_slots
-        for tensor, part in zip(kept, new, strict=True):
-            tensor.index_copy_(-2, columns, part[..., -len(columns) :, :])
-        return new if is_first else shown
 
 
 def _filled(kept: list[Tensor], count: int) -> list[Tensor]:

@@ -301,14 +301,13 @@ class AttentionContext(TokenPositions):
         parts = (self.positions, self.documents)
         new = [x.unsqueeze(-1) for x in parts if x is not None]
         before = self._length_before()
-        all_keys = self.cache.extend(kept, new, window=window, before=before, empty=-1)
+        all_keys = self.cache.extend(kept, new, window=window, before=before)
         if is_first:
             return self
         positions, *documents = (x.squeeze(-1) for x in all_keys)
-        contiguous = self.contiguous and not self.cache.has_gaps
-        return TokenPositions(positions, *documents, contiguous=contiguous)
+        return TokenPositions(positions, *documents, contiguous=self.contiguous)
 
-    def _length_before(self) -> Any:
+    def _length_before(self) -> int:
         """Return the number of earlier tokens per row; counts the tokens of this pass once."""
         cache = self.cache
         assert cache is not None

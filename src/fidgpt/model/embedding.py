@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -13,6 +14,7 @@ from fidgpt.model import cpu
 from fidgpt.model.blocks import Norm
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import AlignedProduct, TableLookup
+from fidgpt.model.fields import FieldModule, field_module
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, Uniform, with_init
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.ranges import require_factor, require_positive, require_size
@@ -65,7 +67,8 @@ class PositionVectors(Protocol):
         ...
 
 
-class Embedding(nn.Module):
+@field_module
+class Embedding(FieldModule):
     """Token embedding: the vector of each token times `scale`, plus its position's vector if any.
 
     Args:
@@ -77,16 +80,14 @@ class Embedding(nn.Module):
       ValueError: the scale is 0 or not finite.
     """
 
-    first_row: int | None = None  # of the part of the table that this process holds
+    first_row: ClassVar[int | None] = None  # of the part of the table that this process holds
 
-    def __init__(
-        self, weight: nn.Parameter, *, positions: PositionVectors | None = None, scale: float = 1.0
-    ) -> None:
-        super().__init__()
-        require_factor(scale=scale)
-        self.weight = weight
-        self.positions = positions
-        self.scale = scale
+    weight: nn.Parameter = field(kw_only=False)
+    positions: PositionVectors | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_factor(scale=self.scale)
 
     def own_split(self) -> Split:
         """Return how the rows of the table may be divided over processes."""
@@ -112,6 +113,7 @@ class Embedding(nn.Module):
         return x + self.positions(ctx.positions).to(x.dtype)
 
 
+@field_module
 class NormalizedEmbedding(Embedding):
     """A token embedding with a norm after it, as in BLOOM (2022, arXiv:2211.05100).
 
@@ -125,22 +127,14 @@ class NormalizedEmbedding(Embedding):
       ValueError: the scale is 0 or not finite.
     """
 
-    def __init__(
-        self,
-        weight: nn.Parameter,
-        *,
-        norm: Norm,
-        positions: PositionVectors | None = None,
-        scale: float = 1.0,
-    ) -> None:
-        super().__init__(weight, positions=positions, scale=scale)
-        self.norm = norm
+    norm: Norm
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the normalized vectors of tokens; without a context, positions count from 0."""
         return self.norm(super().forward(tokens, ctx))
 
 
+@field_module
 class SmearedEmbedding(Embedding):
     """A token embedding to which a gated share of the embedding before it is added.
 
@@ -161,23 +155,17 @@ class SmearedEmbedding(Embedding):
       ValueError: the scale is 0 or not finite, or num_channels is below 1.
     """
 
-    def __init__(
-        self,
-        weight: nn.Parameter,
-        *,
-        norm: Norm | None = None,
-        positions: PositionVectors | None = None,
-        scale: float = 1.0,
-        num_channels: int = 24,
-        gate_init: Init = SLIGHT,
-        amount_init: Init = ZEROS,
-    ) -> None:
-        super().__init__(weight, positions=positions, scale=scale)
-        require_size(num_channels=num_channels)
-        self.norm = nn.Identity() if norm is None else norm
-        num_channels = min(num_channels, weight.shape[1])
-        self.gate = with_init(nn.Parameter(torch.empty(1, num_channels)), gate_init)
-        self.amount = with_init(nn.Parameter(torch.empty(1)), amount_init)
+    norm: Norm | None = None
+    num_channels: int = 24
+    gate_init: Init = SLIGHT
+    amount_init: Init = ZEROS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_size(num_channels=self.num_channels)
+        num_channels = min(self.num_channels, self.weight.shape[1])
+        self.gate = with_init(nn.Parameter(torch.empty(1, num_channels)), self.gate_init)
+        self.amount = with_init(nn.Parameter(torch.empty(1)), self.amount_init)
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the vectors of tokens, each with a share of the one before.
@@ -191,7 +179,8 @@ class SmearedEmbedding(Embedding):
                 "SmearedEmbedding reads the token before each one, which another process computes: "
                 "use a size of 1 for the axis `context`."
             )
-        x = self.norm(super().forward(tokens, ctx))
+        x = super().forward(tokens, ctx)
+        x = x if self.norm is None else self.norm(x)
         last = ctx.state(self)
         before = torch.cat([last[0] if last else torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)
         ctx.keep_state(self, [x[:, -1:]])
@@ -199,7 +188,8 @@ class SmearedEmbedding(Embedding):
         return x + share * (ctx.positions > 0).unsqueeze(-1) * before
 
 
-class ValueEmbedding(nn.Module):
+@field_module
+class ValueEmbedding(FieldModule):
     """An embedding of the tokens times a learned gate, to be added to the values of an attention.
 
     It passes the identity of tokens to deep layers directly (value embeddings as in Jordan et al.,
@@ -219,35 +209,28 @@ class ValueEmbedding(nn.Module):
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 1}}
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        init: Init = GPT2_NORMAL,
-        gate_init: Init = HALF,
-    ) -> None:
-        super().__init__()
-        require_size(vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim)
-        table = nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim))
-        self.weight = with_init(table, init)
-        self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
+    vocab_size: int
+    num_kv_heads: int
+    head_dim: int
+    init: Init = GPT2_NORMAL
+    gate_init: Init = HALF
+
+    def __post_init__(self) -> None:
+        table = torch.empty(self.vocab_size, self.num_kv_heads * self.head_dim)
+        self.weight = with_init(nn.Parameter(table), self.init)
+        self.gate = with_init(nn.Parameter(torch.empty(self.gate_shape)), self.gate_init)
+
+    @property
+    def gate_shape(self) -> Sequence[int]:
+        """The shape of the gate."""
+        return (1,)
 
     def forward(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
         """Return the summand of the values of all heads, concatenated."""
-        return self.gate * self.look_up(tokens)
-
-    def look_up(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return the rows of the table; raise ValueError if there are no tokens."""
-        if tokens is None:
-            raise ValueError(
-                "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
-                "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
-            )
-        return _look_up(tokens, self.weight)
+        return self.gate * _look_up(tokens, self.weight)
 
 
+@field_module
 class GatedValueEmbedding(ValueEmbedding):
     """A value embedding that each head gates by the input of its attention (nanochat).
 
@@ -268,25 +251,16 @@ class GatedValueEmbedding(ValueEmbedding):
 
     MATRICES: ClassVar[Sequence[str]] = ("gate",)
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 1, "gate": 0}}
-    takes_stream = True
+    takes_stream: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        vocab_size: int,
-        num_kv_heads: int,
-        head_dim: int,
-        num_channels: int = 12,
-        most: float = 3.0,
-        init: Init = GPT2_NORMAL,
-        gate_init: Init = SLIGHT,
-    ) -> None:
-        super().__init__(
-            vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim, init=init
-        )
-        require_size(num_channels=num_channels)
-        self.most = most
-        self.gate = with_init(nn.Parameter(torch.empty(num_kv_heads, num_channels)), gate_init)
+    num_channels: int = 12
+    most: float = 3.0
+    gate_init: Init = SLIGHT
+
+    @property
+    def gate_shape(self) -> Sequence[int]:
+        """The shape of the gate."""
+        return self.num_kv_heads, self.num_channels
 
     def forward(
         self, tokens: Tokens | None, x: Stream | None = None
@@ -294,11 +268,12 @@ class GatedValueEmbedding(ValueEmbedding):
         """Return the summand of the values of all heads, concatenated."""
         assert x is not None, "the gate reads the input of the attention"
         gate = self.most * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
-        values = self.look_up(tokens).unflatten(-1, (len(self.gate), -1))
+        values = _look_up(tokens, self.weight).unflatten(-1, (len(self.gate), -1))
         return (gate.unsqueeze(-1) * values).flatten(-2)
 
 
-class Unembedding(nn.Module):
+@field_module
+class Unembedding(FieldModule):
     """Unembedding: the logits of all tokens, `scale * x W^T`.
 
     Args:
@@ -313,15 +288,13 @@ class Unembedding(nn.Module):
 
     ROLE: ClassVar[str] = "OutputLayer"
 
-    def __init__(
-        self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
-    ) -> None:
-        super().__init__()
-        require_factor(scale=scale)
-        require_positive(softcap=softcap)
-        self.weight = weight
-        self.scale = scale
-        self.softcap = softcap
+    weight: nn.Parameter = field(kw_only=False)
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        require_factor(scale=self.scale)
+        require_positive(softcap=self.softcap)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch vocab"]:
         return self.finish(_product(x, self.weight))
@@ -351,11 +324,9 @@ class BiasedUnembedding(Unembedding):
       ValueError: the scale is 0 or not finite, or the cap is not above 0.
     """
 
-    def __init__(
-        self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
-    ) -> None:
-        super().__init__(weight, scale=scale, softcap=softcap)
-        self.bias = with_init(nn.Parameter(torch.empty(len(weight))), ZEROS)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.bias = with_init(nn.Parameter(torch.empty(len(self.weight))), ZEROS)
 
     def finish(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
         """Add the bias, then scale and cap."""
@@ -367,7 +338,8 @@ class BiasedUnembedding(Unembedding):
         return Split({"weight": rows, "bias": rows}, gathers=True)
 
 
-def _look_up(tokens: Tokens, table: Tensor) -> Stream:
+def _look_up(tokens: Tokens | None, table: Tensor) -> Stream:
+    assert tokens is not None, "embeddings need the tokens of this pass: AttentionContext(tokens=)"
     if table.itemsize <= 4 and cpu.has_own_backward(table):
         return TableLookup.apply(tokens, table)
     return F.embedding(tokens, table)

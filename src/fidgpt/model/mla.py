@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.attention import SinkFactory, require_heads
+from fidgpt.model.attention import ScoredAttention, SinkFactory, require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.indexer import Indexer, IndexerFactory
 from fidgpt.model.init import GPT2_NORMAL, Init
@@ -68,7 +67,7 @@ def yarn_scale(
     return mscale**2 / math.sqrt(head_dim + rope_head_dim)
 
 
-class LatentAttention(nn.Module):
+class LatentAttention(ScoredAttention):
     """Multi-head latent attention: only a latent vector per token is cached (DeepSeek-V2).
 
     A key has `head_dim` dimensions per head, projected up from the latent, and `rope_head_dim`
@@ -109,8 +108,6 @@ class LatentAttention(nn.Module):
         the RoPE has another size.
     """
 
-    ROLE: ClassVar[str] = "Mixer"
-    split_place = (0, 1)  # which part of the heads this process computes, of how many
     sum_over_parts: Callable[[Tensor], Tensor] | None = None  # adds up what the processes have
 
     def __init__(
@@ -189,16 +186,7 @@ class LatentAttention(nn.Module):
             narrow = self.query_norm(self.query_down(x))
         query, latent = self._project(x, narrow, ctx)
         (latent,) = ctx.update_cache(self, [latent], window=self.window)
-        scoring = Scoring(
-            ctx=ctx,
-            scale=self.scale,
-            mask=self.mask,
-            window=self.window,
-            changes=self.scores,
-            sinks=self.sinks,
-            dropout=self.dropout if self.training else 0.0,
-            split_place=self.split_place,
-        )
+        scoring = self.scoring(ctx)
         weight = self._absorbable(queries=query.shape[2], keys=latent.shape[1])
         if weight is None:
             query, key, value = self._plain(query, latent)
@@ -209,7 +197,7 @@ class LatentAttention(nn.Module):
             if self.indexer.selects:
                 scoring = replace(scoring, selected=selection.keys)
             self._report(self.indexer, selection.scores, query, key, scoring)
-        mixed = self._kernel(query, key, value, scoring)
+        mixed = (self.kernel or sdpa)(query, key, value, scoring)
         if weight is not None:
             mixed = mixed[..., : self.kv_rank] @ self._by_head(weight)[1].mT
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -219,15 +207,6 @@ class LatentAttention(nn.Module):
         heads = Columns(self.num_heads)
         parts = {"query": heads, "kv_up": heads, "sinks": heads, "out": Rows(self.num_heads)}
         return Split(parts, returns="out")
-
-    @property
-    def _kernel(self) -> Kernel:
-        return sdpa if self.kernel is None else self.kernel
-
-    @property
-    def _dims_per_pair(self) -> int:
-        """Multiply-adds of a head for one query and one key."""
-        return self.head_dim + self.rope_head_dim + self.value_head_dim
 
     def _project(self, x: Stream, narrow: Tensor, ctx: AttentionContext) -> tuple[Queries, Latents]:
         """Return the queries, and the latent and the shared key of each token, side by side."""
@@ -286,7 +265,8 @@ class LatentAttention(nn.Module):
         if keys <= queries:
             return None
         each = self.kv_rank * (self.head_dim + self.value_head_dim)
-        plain = keys * (each + queries * self._dims_per_pair)
+        of_pair = self.head_dim + self.rope_head_dim + self.value_head_dim
+        plain = keys * (each + queries * of_pair)
         absorbed = queries * (each + keys * 2 * (self.kv_rank + self.rope_head_dim))
         return _weight_of(self.kv_up) if absorbed < plain else None
 
@@ -296,10 +276,7 @@ def _rotary_dim(rope: Rotation | None, rope_head_dim: int | None, default: int) 
     if not isinstance(rope, RoPE):
         return default if rope_head_dim is None else rope_head_dim
     if rope_head_dim is not None and rope_head_dim != rope.head_dim:
-        raise ValueError(
-            f"{rope_head_dim=} must equal the RoPE's head_dim={rope.head_dim}; remove "
-            "rope_head_dim to use that."
-        )
+        raise ValueError(f"{rope_head_dim=} must equal the RoPE's head_dim={rope.head_dim}.")
     return rope.head_dim
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model.fields import FieldModule, field_module
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.placement import Columns, Rows, Split
@@ -111,7 +113,8 @@ def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
 
-class _FeedForward(nn.Module):
+@field_module
+class _FeedForward(FieldModule):
     """`down(activation(up(x)))`; subclasses define the activation.
 
     Args:
@@ -125,27 +128,25 @@ class _FeedForward(nn.Module):
 
     ROLE: ClassVar[str] = "FeedForward"
 
-    activation: Activation
+    activation: ClassVar[Activation]
     gated: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__()
-        require_size(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
-        if ffn_dim is None:
-            ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if self.gated else 4 * hidden_dim
-        self.ffn_dim = ffn_dim
-        self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init) if self.gated else None
-        self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
-        self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
+    hidden_dim: int
+    ffn_dim: int | None = None
+    linear: LinearFactory = Linear
+    bias: bool = False
+    init: Init = GPT2_NORMAL
+    out_init: Init | None = None
+
+    def __post_init__(self) -> None:
+        require_size(hidden_dim=self.hidden_dim, ffn_dim=self.ffn_dim)
+        width, own = self.hidden_dim, self.ffn_dim
+        if own is None:
+            own = self.ffn_dim = gated_ffn_dim(hidden_dim=width) if self.gated else 4 * width
+        up = partial(self.linear, width, own, bias=self.bias, init=self.init)
+        self.gate = up() if self.gated else None
+        self.up = up()
+        self.down = self.linear(own, width, bias=self.bias, init=self.out_init or self.init)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         if self.gate is None:
@@ -154,8 +155,8 @@ class _FeedForward(nn.Module):
 
     def own_split(self) -> Split:
         """Return how the intermediate width may be divided over processes."""
-        wide = Columns(self.ffn_dim)
-        parts = {"gate": wide, "up": wide, "down": Rows(self.ffn_dim)}
+        width = self.ffn_dim or 0  # which the constructor has set
+        parts = {"gate": Columns(width), "up": Columns(width), "down": Rows(width)}
         return Split(parts, returns="down")
 
 
@@ -191,6 +192,7 @@ class GeGLU(_FeedForward):
     gated = True
 
 
+@field_module
 class MLP(_FeedForward):
     """`down(activation(up(x)))` with any activation.
 
@@ -204,26 +206,7 @@ class MLP(_FeedForward):
       out_init: of the down projection; defaults to `init`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        activation: Activation,
-        ffn_dim: int | None = None,
-        linear: LinearFactory = Linear,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            ffn_dim=ffn_dim,
-            linear=linear,
-            bias=bias,
-            init=init,
-            out_init=out_init,
-        )
-        self.activation = activation
+    activation: Activation  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class GatedMLP(MLP):

@@ -76,10 +76,7 @@ class NF4Weight(nn.Module):
         self.shape, self.init = (out_features, in_features), init
         size = math.prod(self.shape)
         if size % _BLOCK:
-            raise ValueError(
-                f"{out_features=} times {in_features=} must be a multiple of {_BLOCK}, the numbers "
-                "that share a scale."
-            )
+            raise ValueError(f"{out_features=} x {in_features=} must be a multiple of {_BLOCK}.")
         self.register_buffer("codes", torch.empty(size // 2, dtype=torch.uint8))
         self.register_buffer("scales", torch.empty(size // _BLOCK, dtype=torch.float32))
 

@@ -168,10 +168,8 @@ class Transformer(LanguageModel):
         if not blocks:
             raise ValueError(f"{blocks=} is empty; it needs at least one block factory.")
         if embedding.weight.shape[1] != hidden_dim:
-            raise ValueError(
-                f"{hidden_dim=} must equal the embedding width {embedding.weight.shape[1]}; "
-                "let both inherit one value."
-            )
+            width = embedding.weight.shape[1]
+            raise ValueError(f"{hidden_dim=} must equal the embedding {width=}: let both inherit.")
         self.dropout = dropout
         self.embedding = embedding
         if sharing is not None:

@@ -18,7 +18,7 @@ from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
 from fidgpt.train.evaluation import Periodic, document_begin, evaluating, prompt_tokens
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.scores.answering import Exam, Examinee, gathered
+from fidgpt.train.scores.answering import Exam, Examinee, gathered, own_share
 from fidgpt.train.scores.suites import CORE, Scores, is_own, own_exams, scores_of, with_core
 
 __all__ = ["TaskEvaluation"]
@@ -68,14 +68,12 @@ class Answers:
         examinee, parallel = self.examinee, self.examinee.parallel
         begins = [prompt_tokens(examinee.tokenizer, request.args[0]) for request in requests]
         settings = [_generation(request.args[1]) for request in requests]
-        rank, size = parallel.data_rank, parallel.data_size
-        if parallel.places.passes_together:  # and the number of passes is not known before
-            rank, size = 0, 1
         texts: dict[int, str] = {}
         for how in dict.fromkeys(settings):
             until, num_tokens, options = how
             numbers = [number for number, own in enumerate(settings) if own == how]
-            numbers = sorted(numbers, key=lambda number: -len(begins[number]))[rank::size]
+            numbers.sort(key=lambda number: -len(begins[number]))
+            numbers = own_share(numbers, parallel, writes=True)
             for first in range(0, len(numbers), self.batch_size):
                 batch = numbers[first : first + self.batch_size]
                 choose = Sampling(
@@ -107,9 +105,7 @@ class Answers:
                 seen = [*seen, *part][-context - 1 :]
                 windows.append((owner, seen, len(part)))
         order = sorted(range(len(windows)), key=lambda i: -len(windows[i][1]))  # little padding
-        rank, size = parallel.data_rank, parallel.data_size
-        # All have as many, as others may need the shard of a process without windows of its own.
-        own = [order[min(i + rank, len(order) - 1)] for i in range(0, len(order), size)]
+        own = own_share(order, parallel)
         scores: dict[int, Likelihood] = {}
         with evaluating(examinee.model):
             for first in range(0, len(own), self.batch_size):
@@ -254,21 +250,17 @@ class Tasks:
         scores = with_core(scores) if CORE in self.tasks else scores
         if self._loaded is None:
             return scores
-        return scores | self._run_loaded(harness_model(examinee, **settings), bootstrap_iters)
-
-    def _run_loaded(self, model: Any, bootstrap_iters: int) -> Scores:
         from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
 
         with _silent():
             results = evaluate(
-                lm=model,
+                lm=harness_model(examinee, **settings),
                 task_dict=self._loaded,
                 limit=self.limit,
                 bootstrap_iters=bootstrap_iters,
                 log_samples=False,
             )
         assert results is not None  # the adapter is the first process
-        scores: Scores = {}
         for task, row in {**results["results"], **results.get("groups", {})}.items():
             for key, value in row.items():
                 metric, separator, how = key.partition(",")

@@ -434,6 +434,7 @@ def fitting_member(
 _ADAPTED = library.LoRALinear, library.QLoRALinear
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing", "objective"}
+_IGNORED |= {"linear", "bias", "out_init"}  # of which parameters tell
 _IGNORED |= {"_pattern", "stream_dtype"}  # how a graph writes equal blocks; what processes send
 _IGNORED_OF = {SelectionBias: {"rate"}, **{kind: {"scale"} for kind in _ADAPTED}}
 _KINDS = {library.StackedLoRA: None, library.Capacity: None} | dict.fromkeys(_ADAPTED, Linear)

@@ -45,14 +45,11 @@ _MODULES = (
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
     *("routed", "llama4", "windowed_mixtures", "recent", "single_branch", "falcon_h1"),
 )
-FAMILIES: tuple[Family, ...] = tuple(
-    {  # a module may import one of another module
-        family.model_type: family
-        for name in _MODULES
-        for family in vars(import_module(f"fidgpt.configs.{name}")).values()
-        if isinstance(family, Family)
-    }.values()
-)
+_OWN = {
+    f"fidgpt.configs.{name}": vars(import_module(f"fidgpt.configs.{name}")) for name in _MODULES
+}
+_LISTED = [f for members in _OWN.values() for f in members.values() if isinstance(f, Family)]
+FAMILIES = tuple({f.model_type: f for f in _LISTED}.values())  # a module may import from another
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
@@ -132,8 +129,7 @@ def family_of(model_type: str) -> Family:
 
 def family_modules() -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the names of the modules that have families, and what they hold."""
-    for name in _MODULES:
-        yield f"fidgpt.configs.{name}", vars(import_module(f"fidgpt.configs.{name}"))
+    yield from _OWN.items()
     for module in project_modules("families"):
         yield module.__name__, vars(module)
 

@@ -11,9 +11,8 @@ from fidgpt.data import DataError, Tokenizer, load_tokenizer, with_begin
 from fidgpt.interop.hugging_face.files import read_json, write_json
 from fidgpt.train.run_directory import print_stderr
 
-TOKENIZER, SETTINGS, GENERATION = (
-    *("tokenizer.json", "tokenizer_config.json", "generation_config.json"),
-)
+TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
+GENERATION = "generation_config.json"
 # What a directory of the hub may hold besides, of its tokenizer.
 _OTHERS = ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
 FILES = (TOKENIZER, SETTINGS, GENERATION, *_OTHERS)
@@ -71,7 +70,8 @@ def write_tokenizer(
     if begin is not None:
         content["post_processor"] = _beginning(content.get("post_processor"), names[begin], begin)
         write_json(path, content)
-    kept: dict[str, Any] = dict(read_json(directory / SETTINGS) if _exists(directory) else {})
+    path_of_settings = directory / SETTINGS
+    kept = read_json(path_of_settings) if path_of_settings.is_file() else {}
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": seq_len,
@@ -96,10 +96,6 @@ def write_tokenizer(
     numbers = {name: number for number, name in names.items()}
     keys = ("bos_token", "eos_token", "pad_token")
     return {f"{key}_id": numbers.get(_content(settings.get(key))) for key in keys}
-
-
-def _exists(directory: Path) -> bool:
-    return (directory / SETTINGS).is_file()
 
 
 def _content(token: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from fidgpt.model.generation.batching import *
 from fidgpt.model.generation.decoding import *
-from fidgpt.model.generation.reading import *
 from fidgpt.model.generation.scoring import *
 from fidgpt.model.generation.speculation import *
 from fidgpt.model.generation.weights import *

@@ -15,6 +15,9 @@ from fidgpt.model.transformer import LanguageModel
 __all__ = ["ContinuousBatch", "WrittenText"]
 
 
+_NUM_KEPT = 8  # texts that stay in the cache after they were removed
+
+
 @dataclass(eq=False)
 class WrittenText:
     """A text that is being written.
@@ -38,7 +41,6 @@ class ContinuousBatch:
     Args:
       model: in eval mode.
       context: maximum number of tokens of a text.
-      num_kept: number of texts that stay in the cache after they were removed.
 
     Attributes:
       num_read: number of tokens of prompts that were read so far.
@@ -48,13 +50,13 @@ class ContinuousBatch:
       ValueError: the context is below 1 or exceeds the model's learned positions.
     """
 
-    def __init__(self, model: LanguageModel, *, context: int, num_kept: int = 8) -> None:
+    def __init__(self, model: LanguageModel, *, context: int) -> None:
         require_context(model, context=context, num_columns=context)
         self._model = model
         self._context = context
         # A prefix sees the tokens behind it, and is read again with them.
         masks = [getattr(part, "mask", causal) for part in model.modules()]
-        self._num_kept = num_kept if all(mask is causal for mask in masks) else 0
+        self._num_kept = _NUM_KEPT if all(mask is causal for mask in masks) else 0
         self._kept: list[tuple[list[int], CachedRow]] = []
         # What the cache holds of each text, while it is not one of the rows.
         self._cached: dict[WrittenText, CachedRow | None] = {}

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +17,7 @@ Logits = Float[Tensor, "batch vocab"]
 Probabilities = Float[Tensor, "batch fewer"]
 
 
+@dataclass(eq=False, kw_only=True)
 class Sampling:
     """Samples the next token of each row from logits that are filtered as in transformers.
 
@@ -35,38 +37,26 @@ class Sampling:
         ones; None for no penalty.
       vocab_size: token ids from this one on are never sampled; None to sample all.
 
-    Attributes:
-      vocab_size: the argument.
-
     Raises:
       ValueError: an argument is out of range.
     """
 
-    def __init__(
-        self,
-        *,
-        seeds: Sequence[int],
-        temperature: float = 0.8,
-        top_k: int | None = 50,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        vocab_size: int | None = None,
-    ) -> None:
-        require_not_negative(temperature=temperature)
-        require_size(top_k=top_k)
-        if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"{top_p=} must be above 0 and at most 1, which keeps all tokens.")
-        if min_p is not None and not 0 < min_p <= 1:
-            raise ValueError(f"{min_p=} must be above 0 and at most 1.")
-        require_positive(repetition_penalty=repetition_penalty)
-        self._temperature = temperature
-        self._top_k = top_k
-        self._top_p = top_p
-        self._min_p = min_p
-        self._penalty = repetition_penalty
-        self.vocab_size = vocab_size
-        self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+    seeds: Sequence[int]
+    temperature: float = 0.8
+    top_k: int | None = 50
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    vocab_size: int | None = None
+
+    def __post_init__(self) -> None:
+        require_not_negative(temperature=self.temperature)
+        require_size(top_k=self.top_k)
+        for name, share in {"top_p": self.top_p, "min_p": self.min_p}.items():
+            if share is not None and not 0 < share <= 1:
+                raise ValueError(f"{name}={share} must be above 0 and at most 1.")
+        require_positive(repetition_penalty=self.repetition_penalty)
+        self._streams = [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
     def __call__(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, " batch"]:
         """Return the next token of each row; at temperature 0, the first of the most likely.
@@ -74,8 +64,8 @@ class Sampling:
         Raises:
           ValueError: a logit is NaN or infinite, or the numbers of rows and seeds differ.
         """
-        if self._temperature == 0:
-            return self._filtered(logits, tokens).argmax(1)
+        if self.temperature == 0:
+            return self.filtered(logits, tokens).argmax(1)
         return self.draw(self.probabilities(logits, tokens))
 
     def probabilities(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Probabilities:
@@ -84,8 +74,8 @@ class Sampling:
         Raises:
           ValueError: a logit is NaN or infinite.
         """
-        logits = self._filtered(logits, tokens)
-        if self._temperature == 0:
+        logits = self.filtered(logits, tokens)
+        if self.temperature == 0:
             return torch.zeros_like(logits, dtype=torch.double).scatter(
                 1, logits.argmax(1, keepdim=True), 1.0
             )
@@ -108,19 +98,9 @@ class Sampling:
         Raises:
           ValueError: the numbers of rows and seeds differ.
         """
-        if len(like) != len(self._streams):
-            raise ValueError(
-                f"{len(self._streams)} seeds for {len(like)} rows; pass one seed per row."
-            )
-        numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
+        streams = [rng for rng, _ in zip(self._streams, like, strict=True)]
+        numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in streams]
         return torch.cat(numbers).to(like.device)
-
-    def _filtered(
-        self, logits: Logits, tokens: Int[Tensor, "batch seq"]
-    ) -> Float[Tensor, "batch fewer"]:
-        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
-            raise ValueError("the model's logits are NaN or inf; its weights are corrupt.")
-        return self.filtered(logits, tokens)
 
     def filtered(
         self, logits: Logits, tokens: Int[Tensor, "batch seq"]
@@ -131,29 +111,34 @@ class Sampling:
           logits: logits of the next token.
           tokens: tokens of the prompt and the text so far; short rows are padded with their first
             token.
+
+        Raises:
+          ValueError: a logit is NaN or infinite.
         """
-        if self._penalty is not None:
+        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
+            raise ValueError("the model's logits are NaN or inf; its weights are corrupt.")
+        if (penalty := self.repetition_penalty) is not None:
             present = logits.gather(1, tokens).double()
-            scaled = torch.where(present > 0, present / self._penalty, present * self._penalty)
+            scaled = torch.where(present > 0, present / penalty, present * penalty)
             largest = torch.finfo(logits.dtype).max
             scaled = scaled.clamp(-largest, largest).to(logits.dtype)
             logits = logits.scatter(1, tokens, scaled)
         logits = logits[:, : self.vocab_size]
-        if self._temperature:
+        if self.temperature:
             # In double precision and at most 0, so that small temperatures do not cause NaN.
-            logits = (logits - logits.amax(1, keepdim=True)).double() / self._temperature
-        if self._top_k is not None:
-            likeliest, where = logits.topk(min(self._top_k, logits.shape[1]))
+            logits = (logits - logits.amax(1, keepdim=True)).double() / self.temperature
+        if self.top_k is not None:
+            likeliest, where = logits.topk(min(self.top_k, logits.shape[1]))
             logits = torch.full_like(logits, -math.inf).scatter(1, where, likeliest)
-        if self._top_p is not None:
+        if self.top_p is not None:
             ordered, where = logits.sort(dim=1, descending=True, stable=True)
             probabilities = ordered.softmax(1)
-            removed = probabilities.cumsum(1) - probabilities >= self._top_p
+            removed = probabilities.cumsum(1) - probabilities >= self.top_p
             removed[:, 0] = False
             removed = torch.zeros_like(removed).scatter(1, where, removed)
             logits = logits.masked_fill(removed, -math.inf)
-        if self._min_p is not None:
-            least = logits.amax(1, keepdim=True) + math.log(self._min_p)
+        if self.min_p is not None:
+            least = logits.amax(1, keepdim=True) + math.log(self.min_p)
             logits = logits.masked_fill(logits < least, -math.inf)
         return logits
 

@@ -1,6 +1,7 @@
 """Rows of tokens, and models that read them with a cache."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import torch
 from jaxtyping import Float, Int
@@ -9,21 +10,11 @@ from torch import Tensor
 from fidgpt.declarations import ReadsOnPurpose
 from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
-from fidgpt.model.generation.decoding import Logits
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_size
 
-__all__ = ["next_logits"]
-
-
 _NUM_TRIED = 64  # tokens, of a text that tries whether custom modules need all of it
-Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
-
-
-def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
-    """Return the logits of the next token."""
-    return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
 class Rows:
@@ -84,20 +75,14 @@ class Rows:
         if self._absent is not None:
             whole = _left_padded(whole, absent=(self._absent - begin).clamp_min(0))
         old = cached - begin
-        documents = None if whole.documents is None else _after(old, whole.documents)
         return AttentionContext(
-            _after(old, whole.positions),
-            documents,
+            whole.positions[:, old:],
+            None if whole.documents is None else whole.documents[:, old:],
             whole.contiguous,
-            tokens=_after(cached, self.text()),
+            tokens=self.text(cached),
             cache=cache,
             continues=old > 0,
         )
-
-
-def _after(count: int, numbers: Tensor) -> Tensor:
-    """Return all but the first columns, in the memory layout that a compiled step expects."""
-    return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
 
 def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
@@ -111,6 +96,7 @@ def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> At
     return AttentionContext(positions.masked_fill(columns < absent, -1), documents)
 
 
+@dataclass(eq=False)
 class Reader:
     """A model that reads rows as they grow, each column once while a cache holds those before.
 
@@ -120,30 +106,18 @@ class Reader:
         columns for every token.
       context: maximum number of latest columns that the model sees; with more, all of them are
         recomputed for every token, from position 0.
-      step: computes the next logits from a single token: `next_logits` or its compiled form.
       cached: number of columns of the rows that the cache holds.
 
     Attributes:
-      context: the argument.
       num_logits: number of logits of a token, after the first pass.
     """
 
-    num_logits = 0
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        cache: Cache | None,
-        *,
-        context: int,
-        step: Step = next_logits,
-        cached: int = 0,
-    ) -> None:
-        self._model = model
-        self._cache = cache
-        self.context = context
-        self._step = step
-        self._cached = cached
+    model: LanguageModel
+    cache: Cache | None
+    _: KW_ONLY
+    context: int
+    cached: int = 0
+    num_logits: int = field(default=0, init=False)
 
     def logits(self, rows: Rows, count: int = 1) -> Float[Tensor, "batch count vocab"]:
         """Read the columns that are not in the cache.
@@ -153,40 +127,35 @@ class Reader:
           count: return the logits of the tokens that follow each of this many last columns.
         """
         begin = max(0, rows.width - self.context)
-        if self.num_logits == 0 and _looks_around(self._model, rows.text(), self.context):
-            self._cache = None
+        if self.num_logits == 0 and _looks_around(self.model, rows.text(), self.context):
+            self.cache = None
         if begin or not self._is_caching:
-            self._cache, self._cached = None, begin
-        ctx = rows.context(self._model.layout, begin=begin, cached=self._cached, cache=self._cache)
+            self.cache, self.cached = None, begin
+        ctx = rows.context(self.model.layout, begin=begin, cached=self.cached, cache=self.cache)
         assert ctx.tokens is not None  # rows always have tokens
-        self._cached = rows.width
-        if count > 1:
-            features = self._model.features(ctx.tokens, ctx)
-            logits = self._model.unembedding(features[:, -count:])
-        else:
-            compute = self._step if len(ctx) == 1 else next_logits
-            logits = compute(self._model, ctx.tokens, ctx).unsqueeze(1)
+        self.cached = rows.width
+        logits = self.model.unembedding(self.model.features(ctx.tokens, ctx)[:, -count:])
         self.num_logits = logits.shape[2]
         return logits.float()
 
     def is_current(self, rows: Rows) -> bool:
         """Return whether every column but the last was read, if it needs to be read only once."""
-        behind = self._is_caching and self._cached < rows.width - 1
+        behind = self._is_caching and self.cached < rows.width - 1
         return self.num_logits > 0 and not behind
 
     def mark(self, count: int) -> None:
         """Make it possible to `rewind` up to `count` of the columns that are read next."""
-        if isinstance(self._cache, RewindableCache):
-            self._cache.mark(count)
+        if isinstance(self.cache, RewindableCache):
+            self.cache.mark(count)
 
     def rewind(self, width: int) -> None:
         """Forget the columns from `width` on; more of them if states cannot be taken back."""
-        if isinstance(self._cache, RewindableCache) and self._cached > width:
-            self._cached = self._cache.rewind(width)
+        if isinstance(self.cache, RewindableCache) and self.cached > width:
+            self.cached = self.cache.rewind(width)
 
     @property
     def _is_caching(self) -> bool:
-        return self._cache is not None and self._cache.is_complete
+        return self.cache is not None and self.cache.is_complete
 
 
 def _looks_around(model: LanguageModel, text: Tokens, context: int) -> bool:

@@ -19,6 +19,7 @@ from fidgpt.model.mla import LatentAttention
 __all__ = ["prepare_to_write"]
 
 
+_MKLDNN: Any = torch.ops.mkldnn
 _MADV_COLLAPSE = 25  # of Linux 6.1 and later; Python's mmap has no name for it
 
 
@@ -74,12 +75,12 @@ class PackedLinear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self._weight = _mkldnn()._reorder_linear_weight(weight, 1)
+        self._weight = _MKLDNN._reorder_linear_weight(weight, 1)
         _use_large_pages(self._weight, size=weight.nbytes)
         self._bias = bias
 
     def forward(self, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
-        return _mkldnn()._linear_pointwise(x, self._weight, self._bias, "none", [], "")
+        return _MKLDNN._linear_pointwise(x, self._weight, self._bias, "none", [], "")
 
 
 class PackedUnembedding(Unembedding):
@@ -122,7 +123,7 @@ def _use_large_pages(packed: Tensor, *, size: int) -> None:
     """Move a packed weight to pages of 2 MiB where the system can, which cause fewer TLB misses."""
     if not sys.platform.startswith("linux"):
         return
-    begin = _mkldnn().data_ptr(packed)
+    begin = _MKLDNN.data_ptr(packed)
     first = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE
     whole = (begin + size - first) // mmap.PAGESIZE * mmap.PAGESIZE
     if whole > 0:
@@ -134,21 +135,8 @@ def _use_large_pages(packed: Tensor, *, size: int) -> None:
 
 def can_pack(module: Any) -> bool:
     """Return whether oneDNN can pack a weight; torch's operators for this are private."""
-    needed = (
-        "_reorder_linear_weight",
-        "_linear_pointwise",
-        "_is_mkldnn_bf16_supported",
-        "data_ptr",
-    )
-    there = torch.backends.mkldnn.is_available() and all(
-        hasattr(_mkldnn(), name) for name in needed
-    )
-    if not there or module.weight.device.type != "cpu":
+    if not torch.backends.mkldnn.is_available() or module.weight.device.type != "cpu":
         return False
     dtype = module.weight.dtype
-    is_fast = dtype == torch.bfloat16 and _mkldnn()._is_mkldnn_bf16_supported()
+    is_fast = dtype == torch.bfloat16 and _MKLDNN._is_mkldnn_bf16_supported()
     return dtype == torch.float32 or is_fast
-
-
-def _mkldnn() -> Any:
-    return torch.ops.mkldnn

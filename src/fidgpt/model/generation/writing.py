@@ -10,7 +10,7 @@ from torch import Tensor
 from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import Tokens
 from fidgpt.model.generation.decoding import Logits, Sampling
-from fidgpt.model.generation.reading import Reader, Rows, Step, next_logits, require_context
+from fidgpt.model.generation.reading import Reader, Rows, require_context
 from fidgpt.model.generation.speculation import Draft, Drafting
 from fidgpt.model.transformer import LanguageModel
 
@@ -24,13 +24,6 @@ class Choice(Protocol):
     def __call__(self, logits: Logits, tokens: Tokens, /) -> Int[Tensor, " batch"]: ...
 
 
-@runtime_checkable
-class CacheFactory(Protocol):
-    """Creates a cache, as `Cache` and `StaticCache` do."""
-
-    def __call__(self, *, capacity: int) -> Cache: ...
-
-
 Stop = Callable[[int], bool]
 
 
@@ -42,8 +35,6 @@ def write(
     context: int,
     choose: Choice,
     stops: Sequence[Stop] = (),
-    cache: CacheFactory = Cache,
-    step: Step = next_logits,
     draft: Draft | None = None,
 ) -> Iterator[list[int | None]]:
     """Yield the next token of all rows, with None for rows that have ended.
@@ -60,33 +51,26 @@ def write(
       context: maximum number of latest tokens that the model sees.
       choose: chooses the next tokens.
       stops: one function per row that returns whether a token ends it; () to never stop.
-      cache: creates the cache; `StaticCache` if `step` is compiled.
-      step: computes the next logits from a single token: `next_logits` or its compiled form.
       draft: a smaller model that proposes tokens, for speculative decoding; `choose` is then a
         `Sampling`.
 
     Raises:
       ValueError: a prompt is empty, the context is below 1 or exceeds the model's learned
-        positions, the numbers of stops and prompts differ, or a draft is combined with another
-        choice, cache or step; during generation, if logits are NaN or infinite, or the draft has
-        another vocabulary.
+        positions, or a draft is combined with another choice; during generation, if logits are
+        NaN or infinite, the numbers of stops and prompts differ, or the draft has another
+        vocabulary.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     num_columns = rows.capacity - 1  # the last token is not read
     require_context(model, context=context, num_columns=num_columns)
-    if stops and len(stops) != len(prompts):
-        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows; pass one per row.")
     drafting = None
     if draft is not None:
-        if not isinstance(choose, Sampling) or cache is not Cache or step is not next_logits:
-            raise ValueError(
-                "a draft needs the probabilities of a Sampling, and rewinds its own caches: pass "
-                "choose=Sampling(...), and neither cache nor step."
-            )
-        drafting, cache = Drafting(draft, rows, choose=choose), RewindableCache
+        if not isinstance(choose, Sampling):
+            raise ValueError("a draft needs probabilities: pass choose=Sampling(...).")
+        drafting = Drafting(draft, rows, choose=choose)
     stops = stops or [lambda token: False] * len(prompts)
-    kept = cache(capacity=min(rows.capacity, context))
-    reader = Reader(model, kept, context=context, step=step)
+    cache = Cache if drafting is None else RewindableCache
+    reader = Reader(model, cache(capacity=min(rows.capacity, context)), context=context)
     return _written(reader, rows, num_tokens, choose, stops, drafting)
 
 

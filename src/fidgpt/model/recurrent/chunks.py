@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from fidgpt.model.recurrent.recurrence import LogDecay, Queries, Rates, State, Values, zero_state
+from fidgpt.model.recurrent.recurrence import State, Steps, Values, zero_state
 from fidgpt.model.recurrent.segments import Segments
 
 __all__ = ["by_chunks"]
@@ -21,18 +21,9 @@ Reachable = Bool[Tensor, "_ _ 1 1 _ _"]
 _SUB_CHUNK = 16  # tokens whose decays per channel are multiplied pair by pair
 
 
-def by_chunks(
-    query: Queries,
-    key: Queries,
-    value: Values,
-    log_decay: LogDecay,
-    *,
-    beta: Rates | None = None,
-    state: State | None = None,
-    segments: Segments | None = None,
-    chunk_size: int | None = None,
-) -> tuple[Values, State]:
+def by_chunks(steps: Steps, *, chunk_size: int | None = None) -> tuple[Values, State]:
     """Compute chunks of tokens, all at once but for the states between them."""
+    query, key, value, log_decay, beta, state, segments = steps
     seq, shared = value.shape[1], key.shape[2]
     state = zero_state(key, value) if state is None else state
     if segments is not None:

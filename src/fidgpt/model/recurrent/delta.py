@@ -1,6 +1,7 @@
 """Gated delta nets: linear attention that overwrites what its state holds under a key."""
 
 from collections import OrderedDict
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -16,12 +17,13 @@ from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.recurrent.decay import Decay, LogOfUniform
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence
-from fidgpt.model.recurrent.segments import Segments
+from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_size
 
 __all__ = ["GatedDeltaNet", "KimiDeltaNet"]
+
+SLOW = LogOfUniform(low=0.01)
 
 
 class GatedDeltaNet(nn.Module):
@@ -55,7 +57,7 @@ class GatedDeltaNet(nn.Module):
     """
 
     ROLE: ClassVar[str] = "Mixer"
-    max_rate = 1.0
+    decays_rows: ClassVar[bool] = False  # whether each row of a state has a decay
 
     def __init__(
         self,
@@ -79,10 +81,7 @@ class GatedDeltaNet(nn.Module):
         num_key_heads = num_key_heads or num_heads
         value_head_dim = value_head_dim or head_dim
         if num_heads % num_key_heads:
-            raise ValueError(
-                f"{num_heads=} must be a multiple of {num_key_heads=}; use a num_key_heads that "
-                "divides it."
-            )
+            raise ValueError(f"{num_heads=} must be a multiple of {num_key_heads=}.")
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_key_heads = num_key_heads
@@ -93,13 +92,21 @@ class GatedDeltaNet(nn.Module):
         self.query = linear(hidden_dim, keys, bias=False, init=init)
         self.key = linear(hidden_dim, keys, bias=False, init=init)
         self.value = linear(hidden_dim, values, bias=False, init=init)
-        self.gate = linear(hidden_dim, values, bias=False, init=init)
+
+        def by_head_dim(width: int) -> nn.Module:
+            down = linear(hidden_dim, head_dim, bias=False, init=init)
+            up = linear(head_dim, width, bias=False, init=init)
+            return nn.Sequential(OrderedDict(down=down, up=up))
+
+        gates = partial(linear, hidden_dim, bias=False, init=init)
+        gates, size, rates = (by_head_dim, head_dim, None) if self.decays_rows else (gates, 1, SLOW)
+        self.gate = gates(values)
         self.beta = linear(hidden_dim, num_heads, bias=False, init=init)
-        self.timestep = linear(hidden_dim, num_heads, bias=False, init=init)
+        self.timestep = gates(num_heads * size)
         self.query_filter = CausalFilter(keys, size=filter_size)
         self.key_filter = CausalFilter(keys, size=filter_size)
         self.value_filter = CausalFilter(values, size=filter_size)
-        self.decay = Decay(num_heads=num_heads, init=LogOfUniform(low=0.01))
+        self.decay = Decay(num_heads=num_heads, size=size, init=rates)
         self.norm = norm(hidden_dim=value_head_dim)
         self.out = linear(values, hidden_dim, bias=False, init=out_init or init)
 
@@ -113,17 +120,9 @@ class GatedDeltaNet(nn.Module):
         key = unit_heads(self.key_filter(key, rows), self.head_dim)
         value = F.silu(self.value_filter(value, rows)).unflatten(-1, (-1, self.value_head_dim))
         log_decay = self.decay(timestep)
-        wide = log_decay.dtype
-        mixed, state = self.recurrence(
-            query.to(wide),
-            key.to(wide),
-            value.to(wide),
-            log_decay,
-            beta=self.max_rate * beta.to(wide).sigmoid(),
-            state=next(iter(ctx.state(self)), None),
-            segments=Segments.of(rows),
-        )
-        ctx.keep_state(self, [state])
+        query, key, value, beta = (x.to(log_decay.dtype) for x in (query, key, value, beta))
+        steps = Steps(query, key, value, log_decay, self.max_rate * beta.sigmoid())
+        mixed = recur(self, self.recurrence, ctx, steps)
         mixed = self.norm(ctx.own(mixed).to(x.dtype)).flatten(2)
         return self.out(mixed * self._gate(x))
 
@@ -135,15 +134,10 @@ class GatedDeltaNet(nn.Module):
         """Return how heads may be divided over processes."""
         keys, heads = Columns(self.num_key_heads, repeats=True), Columns(self.num_heads)
         names = ("value", "gate", "beta", "timestep", "value_filter", "decay")
-        return Split(
-            {
-                **dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys),
-                **dict.fromkeys(names, heads),
-                "norm": OnHeads(self.num_heads),
-                "out": Rows(self.num_heads),
-            },
-            returns="out",
-        )
+        parts = dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys)
+        parts |= dict.fromkeys(names, heads)
+        others = {"norm": OnHeads(self.num_heads), "out": Rows(self.num_heads)}
+        return Split({**parts, **others}, returns="out")
 
 
 class KimiDeltaNet(GatedDeltaNet):
@@ -151,53 +145,10 @@ class KimiDeltaNet(GatedDeltaNet):
 
     Decays and gates are projected by way of `head_dim` dimensions, and gates are sigmoids.
 
-    Args:
-      hidden_dim: width of the residual stream.
-      head_dim: dimensions of a head's query, key and value.
-      num_heads: number of heads; defaults to hidden_dim / head_dim.
-      filter_size: length of the convolutions in tokens.
-      norm: makes the norm of a head's result.
-      recurrence: computes the states.
-      linear: makes the projections.
-      init: of all projections but the last.
-      out_init: of the output projection; defaults to `init`.
-
-    Raises:
-      ValueError: head_dim does not divide hidden_dim, or a size is below 1.
+    It takes the arguments of `GatedDeltaNet`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        head_dim: int,
-        num_heads: int | None = None,
-        filter_size: int = 4,
-        norm: NormFactory = RMSNorm,
-        recurrence: Recurrence = fastest_recurrence,
-        linear: LinearFactory = Linear,
-        init: Init = GPT2_NORMAL,
-        out_init: Init | None = None,
-    ) -> None:
-        super().__init__(
-            hidden_dim=hidden_dim,
-            head_dim=head_dim,
-            num_heads=num_heads,
-            filter_size=filter_size,
-            norm=norm,
-            recurrence=recurrence,
-            linear=linear,
-            init=init,
-            out_init=out_init,
-        )
-
-        def by_head_dim() -> nn.Sequential:
-            down = linear(hidden_dim, head_dim, bias=False, init=init)
-            up = linear(head_dim, self.num_heads * head_dim, bias=False, init=init)
-            return nn.Sequential(OrderedDict(down=down, up=up))
-
-        self.timestep, self.gate = by_head_dim(), by_head_dim()
-        self.decay = Decay(num_heads=self.num_heads, size=head_dim)
+    decays_rows = True
 
     def _gate(self, x: Stream) -> Float[Tensor, "batch seq values"]:
         return torch.sigmoid(self.gate(x))

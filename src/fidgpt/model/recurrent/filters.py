@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fidgpt.model.context import AttentionContext
 from fidgpt.model.init import ZEROS, Init, with_init
 from fidgpt.placement import Dims
-from fidgpt.ranges import require_size
 
 Channels = Float[Tensor, "batch seq channels"]
 
@@ -34,9 +33,6 @@ class CausalFilter(nn.Conv1d):
       size: length of a filter in tokens, including the present one.
       bias: adds a bias.
       init: of the filters.
-
-    Raises:
-      ValueError: a size is below 1.
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 0, "bias": 0}}
@@ -44,7 +40,6 @@ class CausalFilter(nn.Conv1d):
     def __init__(
         self, channels: int, *, size: int, bias: bool = False, init: Init | None = None
     ) -> None:
-        require_size(channels=channels, size=size)
         self.init = init or UniformFilters()
         super().__init__(channels, channels, size, groups=channels, bias=bias)
 

@@ -8,34 +8,16 @@ from typing import Any
 from torch import Tensor
 
 from fidgpt.model.recurrent.chunks import by_chunks
-from fidgpt.model.recurrent.recurrence import (
-    LogDecay,
-    Queries,
-    Rates,
-    State,
-    Values,
-    by_tokens,
-)
-from fidgpt.model.recurrent.segments import Segments
+from fidgpt.model.recurrent.recurrence import State, Steps, Values, by_tokens
 
 __all__ = ["fastest_recurrence", "flash_linear"]
 
 
-def fastest_recurrence(
-    query: Queries,
-    key: Queries,
-    value: Values,
-    log_decay: LogDecay,
-    *,
-    beta: Rates | None = None,
-    state: State | None = None,
-    segments: Segments | None = None,
-) -> tuple[Values, State]:
+def fastest_recurrence(steps: Steps) -> tuple[Values, State]:
     """Call `by_tokens` for one token; for more `flash_linear` on GPUs, and else `by_chunks`."""
-    compute = by_chunks if value.shape[1] > 1 else by_tokens
-    if value.is_cuda and segments is None and _has_flash_linear():
-        compute = flash_linear
-    return compute(query, key, value, log_decay, beta=beta, state=state, segments=segments)
+    if steps.value.is_cuda and steps.segments is None and _has_flash_linear():
+        return flash_linear(steps)
+    return by_chunks(steps) if steps.value.shape[1] > 1 else by_tokens(steps)
 
 
 @cache
@@ -43,23 +25,15 @@ def _has_flash_linear() -> bool:
     return find_spec("fla") is not None and find_spec("triton") is not None
 
 
-def flash_linear(
-    query: Queries,
-    key: Queries,
-    value: Values,
-    log_decay: LogDecay,
-    *,
-    beta: Rates | None = None,
-    state: State | None = None,
-    segments: Segments | None = None,
-) -> tuple[Values, State]:
+def flash_linear(steps: Steps) -> tuple[Values, State]:
     """Call the kernels of flash-linear-attention, which need a GPU; documents go to `by_chunks`.
 
     Raises:
       ImportError: flash-linear-attention is not installed.
     """
+    query, key, value, log_decay, beta, state, segments = steps
     if segments is not None:
-        return by_chunks(query, key, value, log_decay, beta=beta, state=state, segments=segments)
+        return by_chunks(steps)
     is_scalar = log_decay.shape[-1] == 1
     if beta is None:
         name = "simple_gla" if is_scalar else "gla"

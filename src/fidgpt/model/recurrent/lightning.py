@@ -12,8 +12,7 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.norm import AcrossHeads, NormFactory, RMSNorm
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence
-from fidgpt.model.recurrent.segments import Segments
+from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 
 __all__ = ["LightningAttention"]
@@ -78,15 +77,8 @@ class LightningAttention(nn.Module):
         query, key, value = (
             part.unflatten(-1, (-1, self.head_dim)).to(wide) for part in ctx.whole_rows(parts)
         )
-        mixed, state = self.recurrence(
-            query,
-            key,
-            value,
-            self._log_decay(value),
-            state=next(iter(ctx.state(self)), None),
-            segments=Segments.of(ctx.rows),
-        )
-        ctx.keep_state(self, [state])
+        steps = Steps(query, key, value, self._log_decay(value))
+        mixed = recur(self, self.recurrence, ctx, steps)
         mixed = self.norm(ctx.own(mixed).to(x.dtype)).flatten(2)
         return self.out(mixed * torch.sigmoid(self.gate(x)))
 

@@ -15,10 +15,9 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.decay import Decay
 from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
-from fidgpt.model.recurrent.recurrence import Recurrence
-from fidgpt.model.recurrent.segments import Segments
+from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
-from fidgpt.ranges import require_not_negative, require_size
+from fidgpt.ranges import require_size
 
 __all__ = ["Mamba2"]
 
@@ -79,10 +78,7 @@ class Mamba2(nn.Module):
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         require_size(num_groups=num_groups, state_dim=state_dim)
         if num_heads % num_groups:
-            raise ValueError(
-                f"{num_heads=} must be a multiple of {num_groups=}; use a num_groups that divides "
-                "it."
-            )
+            raise ValueError(f"{num_heads=} must be a multiple of {num_groups=}.")
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.num_groups = num_groups
@@ -122,15 +118,8 @@ class Mamba2(nn.Module):
                 (value, self.value_filter, self.head_dim),
             )
         )
-        mixed, state = self.recurrence(
-            query,
-            key,
-            value * timestep.unsqueeze(-1),
-            self.decay.of_timestep(timestep),
-            state=next(iter(ctx.state(self)), None),
-            segments=Segments.of(rows),
-        )
-        ctx.keep_state(self, [state])
+        written, log_decay = value * timestep.unsqueeze(-1), self.decay.of_timestep(timestep)
+        mixed = recur(self, self.recurrence, ctx, Steps(query, key, written, log_decay))
         mixed = ctx.own(mixed + self.skip.to(wide).unsqueeze(-1) * value).to(x.dtype)
         gate = F.silu(self._projected("gate", x)).unflatten(-1, (-1, self.head_dim))
         return self.out(self.norm(mixed * gate).flatten(2))
@@ -144,15 +133,10 @@ class Mamba2(nn.Module):
         """Return how heads may be divided over processes."""
         keys, heads = Columns(self.num_groups, repeats=True), Columns(self.num_heads)
         names = ("gate", "value", "timestep", "value_filter", "decay", "skip")
-        return Split(
-            {
-                **dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys),
-                **dict.fromkeys(names, heads),
-                "norm": OnHeads(self.num_heads),
-                "out": Rows(self.num_heads),
-            },
-            returns="out",
-        )
+        parts = dict.fromkeys(("query", "key", "query_filter", "key_filter"), keys)
+        parts |= dict.fromkeys(names, heads)
+        others = {"norm": OnHeads(self.num_heads), "out": Rows(self.num_heads)}
+        return Split({**parts, **others}, returns="out")
 
 
 class GroupRMSNorm(nn.Module):
@@ -162,14 +146,10 @@ class GroupRMSNorm(nn.Module):
       hidden_dim: width of all heads.
       num_groups: number of groups.
       eps: added to the mean of squares.
-
-    Raises:
-      ValueError: eps is negative or infinite.
     """
 
     def __init__(self, *, hidden_dim: int, num_groups: int, eps: float = 1e-5) -> None:
         super().__init__()
-        require_not_negative(eps=eps)
         self.num_groups = num_groups
         self.eps = eps
         self.weight = with_init(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))

@@ -5,15 +5,16 @@ heads. With a rate `beta`, the delta rule writes what the state does not predict
 (decay_t S_(t-1))^T k_t)` in place of `v_t`.
 """
 
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from fidgpt.model.context import AttentionContext
 from fidgpt.model.recurrent.segments import Segments, spread
 
-__all__ = ["Recurrence", "by_tokens"]
+__all__ = ["Recurrence", "Steps", "by_tokens"]
 
 Queries = Float[Tensor, "batch seq key_heads key_dim"]
 Values = Float[Tensor, "batch seq heads value_dim"]
@@ -22,49 +23,57 @@ Rates = Float[Tensor, "batch seq heads"]
 State = Float[Tensor, "batch heads key_dim value_dim"]
 
 
+class Steps(NamedTuple):
+    """What a recurrence is computed from.
+
+    Attributes:
+      query: reads the states.
+      key: where values are written.
+      value: vectors to write.
+      log_decay: logarithm of the factor of the earlier state, at most 0: one for each head, or one
+        for each row of the state.
+      beta: rate of the delta rule; None writes the values as they are.
+      state: the one before the first token; None for zeros.
+      segments: documents, each of which begins with a state of zeros; None if no token but the
+        first begins one.
+    """
+
+    query: Queries
+    key: Queries
+    value: Values
+    log_decay: LogDecay
+    beta: Rates | None = None
+    state: State | None = None
+    segments: Segments | None = None
+
+
 @runtime_checkable
 class Recurrence(Protocol):
     """Computes the states of all tokens, and reads each of them by its query."""
 
-    def __call__(
-        self,
-        query: Queries,
-        key: Queries,
-        value: Values,
-        log_decay: LogDecay,
-        /,
-        *,
-        beta: Rates | None = None,
-        state: State | None = None,
-        segments: Segments | None = None,
-    ) -> tuple[Values, State]:
-        """Return `S_t^T q_t` of each token, and the state after the last one.
-
-        Args:
-          query: reads the states.
-          key: where values are written.
-          value: vectors to write.
-          log_decay: logarithm of the factor of the earlier state, at most 0: one for each head, or
-            one for each row of the state.
-          beta: rate of the delta rule; None writes the values as they are.
-          state: the one before the first token; None for zeros.
-          segments: documents, each of which begins with a state of zeros; None if no token but the
-            first begins one.
-        """
+    def __call__(self, steps: Steps, /) -> tuple[Values, State]:
+        """Return `S_t^T q_t` of each token, and the state after the last one."""
         ...
 
 
-def by_tokens(
-    query: Queries,
-    key: Queries,
-    value: Values,
-    log_decay: LogDecay,
-    *,
-    beta: Rates | None = None,
-    state: State | None = None,
-    segments: Segments | None = None,
-) -> tuple[Values, State]:
+def recur(owner: nn.Module, compute: Recurrence, ctx: AttentionContext, steps: Steps) -> Values:
+    """Return what the queries of a mixer read, and keep its state for the next pass.
+
+    Args:
+      owner: the mixer.
+      compute: its recurrence.
+      ctx: context of the tokens.
+      steps: what whole rows are computed from, but for the state and the segments.
+    """
+    state, segments = next(iter(ctx.state(owner)), None), Segments.of(ctx.rows)
+    out, state = compute(steps._replace(state=state, segments=segments))
+    ctx.keep_state(owner, [state])
+    return out
+
+
+def by_tokens(steps: Steps) -> tuple[Values, State]:
     """Compute one token after another, by the definition."""
+    query, key, value, log_decay, beta, state, segments = steps
     if segments is not None:
         key, log_decay = map(segments.without_padding, (key, log_decay))
         log_decay = torch.where(spread(segments.begins, log_decay), float("-inf"), log_decay)

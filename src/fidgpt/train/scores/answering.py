@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -109,11 +109,7 @@ class Examinee:
         return ["".join(row) for row in zip(*pieces, strict=True)]
 
 
-@runtime_checkable
-class Question(Protocol):
-    """Asks a model; whether its answer is right."""
-
-    def __call__(self, examinee: Examinee, /) -> bool: ...
+Question = Callable[[Examinee], bool]  # asks a model; whether its answer is right
 
 
 @dataclass(frozen=True)
@@ -198,16 +194,22 @@ def graded(exam: Exam, examinee: Examinee) -> list[bool]:
     Processes with different rows of a batch have different questions. A question is answered in
     passes of its own, so that the answer does not depend on how many they are.
     """
-    parallel = examinee.parallel
+    share = own_share(range(exam.count), examinee.parallel, writes=exam.writes)
+    return gathered({i: exam.question(i)(examinee) for i in share}, examinee.parallel)
+
+
+def own_share(
+    numbers: Sequence[int], parallel: DataParallel, *, writes: bool = False
+) -> Sequence[int]:
+    """Return the questions of this process, all of them where the number of passes is not known.
+
+    All processes have as many, some of them twice, as others may need the shard of a process
+    without questions of its own.
+    """
+    if writes and parallel.places.passes_together:
+        return numbers
     rank, size = parallel.data_rank, parallel.data_size
-    if exam.writes and parallel.places.passes_together:
-        rank, size = 0, 1
-    own: dict[int, bool] = {}
-    for first in range(0, exam.count, size):
-        # A process without a question left asks the last one, as others may need its shard.
-        index = min(first + rank, exam.count - 1)
-        own[index] = exam.question(index)(examinee)
-    return gathered(own, parallel)
+    return [numbers[min(i + rank, len(numbers) - 1)] for i in range(0, len(numbers), size)]
 
 
 def gathered(own: Mapping[int, T], parallel: DataParallel) -> list[T]:
