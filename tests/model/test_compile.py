@@ -56,9 +56,16 @@ def check() -> None:
 
 
 check()  # attention is traced, and its weights are kept
-sys.modules["fidgpt.model.kernels"].KEEP_UP_TO = 4
+sys.modules["fidgpt.model.cpu.attention"].KEEP_UP_TO = 4
 torch.compiler.reset()
-check()  # attention is torch's
+check()  # attention is one operator that recomputes its weights
+operator = torch.ops.fidgpt.blockwise_attention.default
+queries = torch.randn(2, 3, 2, 9, 8, dtype=torch.float64, requires_grad=True)
+keys = torch.randn(2, 9, 3, 8, dtype=torch.float64).transpose(1, 2).requires_grad_()
+documents = torch.tensor([[0] * 5 + [1] * 4, [0] * 9])
+visible = (documents[:, None, :, None] == documents[:, None, None]).tril()
+for masks in ((None, None, 0.3, 4, False), (visible, documents, 0.3, 4, False)):
+    torch.library.opcheck(operator, (queries, keys, keys, *masks))
 """
 
 

@@ -258,12 +258,9 @@ def blockwise(
     are parts of a row, no weights are kept.
 
     Falls back for dropout, other changes of scores, and with a cache or without numbers unless
-    attention is plain causal; and in compiled code, but for the causal mask of short sequences.
+    attention is plain causal.
     """
     ctx = scoring.ctx
-    is_short = scoring.is_causal and key.shape[2] <= KEEP_UP_TO
-    if torch.compiler.is_compiling() and not is_short:
-        return sdpa(query, key, value, scoring)
     sizes = {"scale": scoring.scale, "block_size": block_size}
     if scoring.is_softmax and not scoring.dropout:
         if scoring.is_causal:
@@ -280,18 +277,24 @@ def blockwise(
     caps = [change.cap for change in scoring.changes[:1] if isinstance(change, Softcap)]
     shifts = [c.shift for c in scoring.changes[len(caps) :] if isinstance(c, ALiBi)]
     is_known = len(caps) + len(shifts) == len(scoring.changes)
-    if scoring.dropout or not is_known or query.is_meta or ctx.cache is not None:
+    # The operator that compiled graphs call for other masks knows no changes of scores.
+    is_traced = torch.compiler.is_compiling() and not scoring.is_causal and not scoring.is_softmax
+    if scoring.dropout or not is_known or is_traced or query.is_meta or ctx.cache is not None:
         return sdpa(query, key, value, scoring)
-    tiles = None
+    visible = tiles = None
     if not scoring.is_causal:
-        how = (scoring.mask, scoring.window, block_size, query.dtype)
-        blocks = partial(tiles_of, scoring.visible(), ctx.documents, block_size=block_size)
-        tiles = ctx.cached(("tiles", *how), partial(blocks, dtype=query.dtype))
+        visible = scoring.visible()
+        if not torch.compiler.is_compiling():
+            how = (scoring.mask, scoring.window, block_size, query.dtype)
+            blocks = partial(tiles_of, visible, ctx.documents, block_size=block_size)
+            tiles = ctx.cached(("tiles", *how), partial(blocks, dtype=query.dtype))
     return blockwise_attention(
         query,
         key,
         value,
         **sizes,
+        visible=visible,
+        documents=ctx.documents,
         tiles=tiles,
         sinks=scoring.sinks,
         cap=caps[0] if caps else None,

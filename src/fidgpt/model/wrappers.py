@@ -34,6 +34,7 @@ _PRODUCTS = {
     "aten._scaled_dot_product_flash_attention.default",
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
     "aten._scaled_mm.default",
+    "fidgpt.blockwise_attention.default",
     "fidgpt.grouped_linear.default",
     "fidgpt.planned_attention.default",
 }

@@ -1,5 +1,6 @@
 """Attention by blocks of queries, faster than torch's on CPUs in bfloat16."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -103,10 +104,18 @@ def tiles_of(
     return tiles
 
 
-def _causal_tiles(
-    queries: Tensor, keys: Tensor, block_size: int, *, only_last: bool = False
+def _tiles(
+    queries: Tensor,
+    keys: Tensor,
+    visible: Visible | None,
+    documents: Documents | None,
+    block_size: int,
+    *,
+    only_last: bool = False,
 ) -> list[Tile]:
-    """Return the blocks of the causal mask of the last positions."""
+    """Return the blocks of a mask; without one, of the causal mask of the last positions."""
+    if visible is not None:
+        return tiles_of(visible, documents, block_size=block_size, dtype=queries.dtype)
     length, tiles = queries.shape[3], []
     firsts = range(0, length, block_size)
     for first in firsts[-1:] if only_last else firsts:
@@ -295,6 +304,8 @@ def blockwise_attention(
     *,
     scale: float,
     block_size: int,
+    visible: Visible | None = None,
+    documents: Documents | None = None,
     tiles: Sequence[Tile] | None = None,
     keeps: bool = True,
     sinks: Float[Tensor, " heads"] | None = None,
@@ -309,7 +320,9 @@ def blockwise_attention(
       value: values.
       scale: factor of the query-key products.
       block_size: queries per block.
-      tiles: what `tiles_of` returns of a mask; None for the causal one.
+      visible: which keys each query may see; None for a causal mask.
+      documents: of each query, with `visible`; None if every row is one.
+      tiles: what `tiles_of` returns of these; None to call it.
       keeps: whether weights are kept for the backward pass, if sequences are short.
       sinks: a score without a key for each head.
       cap: bounds scores; see `Plan`.
@@ -319,9 +332,12 @@ def blockwise_attention(
     queries, keys, values = (x.flatten(0, 1).unflatten(0, x.shape[:2]) for x in (query, key, value))
     queries = queries.unflatten(1, (key.shape[1], -1))
     keeps &= key.shape[2] <= KEEP_UP_TO
+    if torch.compiler.is_compiling() and (visible is not None or not keeps):
+        masks = (visible, documents)
+        return _operator(queries, keys, values, *masks, scale, block_size, keeps)[0].flatten(1, 2)
     if tiles is None:
         only_last = query.is_meta and not keeps  # of the largest tensors
-        tiles = _causal_tiles(queries, keys, block_size, only_last=only_last)
+        tiles = _tiles(queries, keys, visible, documents, block_size, only_last=only_last)
     plan = Plan(tiles=tiles, scale=scale, cap=cap, shift=shift, keeps=keeps)
     if torch.compiler.is_compiling() and len(tiles) == 1 and cap is None:
         # Torch derives the same backward pass, and caches compiled graphs without own functions.
@@ -347,3 +363,92 @@ class _Blockwise(torch.autograd.Function):
         size = len(saved[5:]) // len(ctx.plan.tiles)
         kept = [saved[i : i + size] for i in range(5, len(saved), size)] if size else []
         return *gradients(outer[0], saved[:5], kept, ctx.plan), None
+
+
+# torch.compile inlines the blocks of short sequences under a causal mask. For long sequences it
+# would compile every block separately and keep the weights instead of recomputing them, and it does
+# not know the numbers of other masks, so these are one custom operator.
+
+
+@torch.library.custom_op("fidgpt::blockwise_attention", mutates_args=())
+def _operator(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor | None,
+    documents: Tensor | None,
+    scale: float,
+    block_size: int,
+    keeps: bool,
+) -> tuple[Tensor, Tensor]:
+    tiles = _tiles(queries, keys, visible, documents, block_size)
+    plan = Plan(tiles=tiles, scale=scale, keeps=keeps)
+    mixed, kept = mix(queries, keys, values, None, plan)
+    room = _room(queries, keys, keeps)
+    for (weights,), part in zip(kept, _split(room, queries, tiles), strict=False):
+        part.copy_(weights)
+    return mixed, room
+
+
+def _room(queries: Tensor, keys: Tensor, keeps: bool) -> Tensor:
+    """Return room for the kept weights of all pairs; what is never written takes no memory."""
+    return queries.new_empty(queries.shape[:4].numel() * keys.shape[2] if keeps else 0)
+
+
+def _split(room: Tensor, queries: Tensor, tiles: Sequence[Tile]) -> Iterator[Tensor]:
+    """Return the memory for the weights of each tile."""
+    batch, kv_heads, group, length = queries.shape[:4]
+    begin = 0
+    for tile in tiles:
+        rows, block = (
+            len(range(*x.indices(n))) for x, n in ((tile.rows, batch), (tile.queries, length))
+        )
+        keys = tile.keys
+        seen = len(keys) if isinstance(keys, Tensor) else keys.stop - keys.start
+        shape = (rows * kv_heads, group * block, seen)
+        yield room[begin : begin + math.prod(shape)].view(shape)
+        begin += math.prod(shape)
+
+
+@_operator.register_fake
+def _(queries: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return queries.new_empty(*queries.shape[:-1], values.shape[-1]), _room(queries, keys, rest[-1])
+
+
+@torch.library.custom_op("fidgpt::blockwise_attention_backward", mutates_args=())
+def _backward(
+    gradient: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    visible: Tensor | None,
+    documents: Tensor | None,
+    mixed: Tensor,
+    room: Tensor,
+    scale: float,
+    block_size: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    tiles, saved = _tiles(queries, keys, visible, documents, block_size), (queries, keys, values)
+    kept = [[part] for part in _split(room, queries, tiles)] if len(room) else []
+    return gradients(gradient, (*saved, None, mixed), kept, Plan(tiles=tiles, scale=scale))[:3]
+
+
+@_backward.register_fake
+def _(
+    gradient: Tensor, queries: Tensor, keys: Tensor, values: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
+    return tuple(x.new_empty(x.shape) for x in (queries, keys, values))
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale, ctx.block_size, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    of_inputs = _backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.block_size)
+    return *of_inputs, None, None, None, None, None
+
+
+_operator.register_autograd(_gradients, setup_context=_save_inputs)
