@@ -285,6 +285,9 @@ def test_stages_and_their_schedule_become_a_pipeline() -> None:
     mesh = cfg.parallel.mesh
     assert (mesh.pipeline, mesh.shard, mesh.expert, cfg.micro_batch_size) == (4, -1, 32, 1)
     assert cfg.step.schedule.name == "dual_pipe_v"
+    # Unless a file says otherwise, the weights of a pipeline stay gathered.
+    always = read_torchtitan(text + 'fsdp_reshard_after_forward = "always"')
+    assert cfg.parallel.reshards is False and graph_of(always).parallel.reshards
     # The balancing is that of the named config, and a directive that changes nothing is an error.
     assert not [one for one in mapped.directives if "use_loss_free_balancing" in one]
     with pytest.raises(ConfigError, match="pipeline_parallel_schedule 'PipeDream'"):

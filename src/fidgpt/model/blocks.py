@@ -231,6 +231,10 @@ class NormalizedResidualBlock(Block):
     attention_residual: float = 1.0
     mlp_residual: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_factor(attention_residual=self.attention_residual, mlp_residual=self.mlp_residual)
+
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         x = self.attention_norm(x)

@@ -125,6 +125,8 @@ class Indexer(nn.Module):
     ) -> None:
         super().__init__()
         require_size(head_dim=head_dim, num_heads=num_heads, top_k=top_k)
+        if rotary_dim > head_dim:
+            raise ValueError(f"{rotary_dim=} dimensions cannot rotate of {head_dim=}.")
         self.head_dim, self.num_heads, self.top_k = head_dim, num_heads, top_k
         self.rotary_dim, self.objective = rotary_dim, objective
         self.query = Linear(query_dim, num_heads * head_dim, init=init)

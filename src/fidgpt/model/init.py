@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.ranges import require_not_negative, require_positive
+from fidgpt.ranges import require_not_negative, require_positive, require_size
 
 __all__ = [
     "Constant",
@@ -152,6 +152,10 @@ class MuP:
     base_dim: int
     base_std: float = 0.02
 
+    def __post_init__(self) -> None:
+        require_size(hidden_dim=self.hidden_dim, base_dim=self.base_dim)
+        require_not_negative(base_std=self.base_std)
+
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         std = self.base_std * math.sqrt(self.base_dim / self.hidden_dim)
         nn.init.normal_(tensor, std=std, generator=generator)
@@ -174,6 +178,9 @@ class DepthScaled:
 
     init: RandomInit
     num_layers: int
+
+    def __post_init__(self) -> None:
+        require_size(num_layers=self.num_layers)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         self.init.narrowed(by=math.sqrt(2 * self.num_layers))(tensor, generator)
@@ -229,7 +236,11 @@ def output_scale(*, hidden_dim: int, base_dim: int) -> float:
     Args:
       hidden_dim: width of the model.
       base_dim: width at which hyperparameters were tuned.
+
+    Raises:
+      ValueError: a width is below 1.
     """
+    require_size(hidden_dim=hidden_dim, base_dim=base_dim)
     return base_dim / hidden_dim
 
 
@@ -242,5 +253,9 @@ def attention_scale(*, head_dim: int, base_head_dim: int) -> float:
     Args:
       head_dim: size of a head.
       base_head_dim: size at which it is the usual 1 / sqrt(head_dim).
+
+    Raises:
+      ValueError: a size is below 1.
     """
+    require_size(head_dim=head_dim, base_head_dim=base_head_dim)
     return base_head_dim**0.5 / head_dim

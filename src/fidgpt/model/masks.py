@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.model.init import ZEROS, Init, with_init
-from fidgpt.ranges import require_positive
+from fidgpt.ranges import require_positive, require_size
 
 __all__ = [
     "ALiBi",
@@ -186,5 +186,9 @@ def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
 
     After Xiao et al., 2024, arXiv:2309.17453, in the form of gpt-oss and Miller, 2023. The
     parameter has shape [num_heads].
+
+    Raises:
+      ValueError: `num_heads` is below 1.
     """
+    require_size(num_heads=num_heads)
     return with_init(nn.Parameter(torch.empty(num_heads)), init)

@@ -270,6 +270,7 @@ class Tempered(nn.Module):
         self, *, rotation: Rotation | None, strength: float, span: int, offset: int = 0
     ) -> None:
         super().__init__()
+        require_size(span=span)
         self.rotation = rotation
         self.strength = strength
         self.span = span

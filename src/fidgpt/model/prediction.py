@@ -18,9 +18,12 @@ from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
 from fidgpt.model.skips import Skip
 from fidgpt.model.transformer import Transformer
-from fidgpt.ranges import require_not_negative, require_size
+from fidgpt.ranges import require_not_negative
 
 __all__ = ["MultiTokenTransformer", "PredictionFactory", "TokenLoss", "TokenPrediction"]
+
+
+_FURTHEST = 1000  # maximum number of tokens ahead, each with its own block
 
 
 @runtime_checkable
@@ -143,7 +146,8 @@ class MultiTokenTransformer(Transformer):
         recompute: BlockWrapper | None = None,
         compile: BlockWrapper | None = None,
     ) -> None:
-        require_size(num_predictions=num_predictions)
+        if not 1 <= num_predictions <= _FURTHEST:
+            raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
         require_not_negative(weight=weight)
         if sharing is not None:  # with the predictions too
             sharing = cache(sharing)

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fidgpt.ranges import require_positive
+
 __all__ = [
     "DynamicNTKScaling",
     "LengthScaling",
@@ -40,19 +42,19 @@ class RoPEScaling(Protocol):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
 class LinearScaling:
     """Divides all frequencies by `factor` (Chen et al., 2023, arXiv:2306.15595)."""
 
     amplitude = 1.0
 
-    factor: float
+    def __init__(self, *, factor: float) -> None:
+        require_positive(factor=factor)
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies / self.factor
 
 
-@dataclass(eq=False, kw_only=True)
 class PartialRotation:
     """Stops all but the first pairs of a whole head, with the frequencies that these have there.
 
@@ -65,8 +67,10 @@ class PartialRotation:
 
     amplitude = 1.0
 
-    share: float
-    factor: float = 1.0
+    def __init__(self, *, share: float, factor: float = 1.0) -> None:
+        require_positive(share=share, factor=factor)
+        self.share = share
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         turning = int(self.share * len(frequencies))
@@ -74,7 +78,6 @@ class PartialRotation:
         return torch.cat([frequencies[:turning] / self.factor, rest])
 
 
-@dataclass(eq=False, kw_only=True)
 class NTKScaling:
     """NTK-aware scaling: changes the base to theta * factor^(d / (d - 2)) for d rotary dimensions.
 
@@ -84,7 +87,9 @@ class NTKScaling:
 
     amplitude = 1.0
 
-    factor: float
+    def __init__(self, *, factor: float) -> None:
+        require_positive(factor=factor)
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         pairs = len(frequencies)
@@ -188,7 +193,6 @@ class LengthScaling(RoPEScaling, Protocol):
         ...
 
 
-@dataclass(eq=False, kw_only=True)
 class DynamicNTKScaling:
     """NTK-aware scaling by how far a document exceeds the original length, if it does.
 
@@ -202,8 +206,10 @@ class DynamicNTKScaling:
 
     amplitude = 1.0
 
-    factor: float
-    original_seq_len: int
+    def __init__(self, *, factor: float, original_seq_len: int) -> None:
+        require_positive(factor=factor)
+        self.factor = factor
+        self.original_seq_len = original_seq_len
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies
@@ -240,6 +246,7 @@ class LongRoPE:
         original_seq_len: int,
         amplitude: float | None = None,
     ) -> None:
+        require_positive(factor=factor)
         self.short_factor = tuple(short_factor)
         self.long_factor = tuple(long_factor)
         self.factor = factor

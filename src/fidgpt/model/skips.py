@@ -8,6 +8,7 @@ from torch import nn
 
 from fidgpt.model.context import Stream
 from fidgpt.model.init import Constant, Init, with_init
+from fidgpt.ranges import require_size
 
 __all__ = ["Backout", "InputScalars", "Skip"]
 
@@ -48,6 +49,7 @@ class InputScalars(nn.Module):
         self, *, num_layers: int, residual_init: Init = _NEUTRAL, input_init: Init = _LITTLE
     ) -> None:
         super().__init__()
+        require_size(num_layers=num_layers)
         self.residual = with_init(nn.Parameter(torch.empty(num_layers)), residual_init)
         self.input = with_init(nn.Parameter(torch.empty(num_layers)), input_init)
 

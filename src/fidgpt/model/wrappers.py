@@ -122,6 +122,7 @@ def _policy(
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _NEEDS_COMPILER = "inductor"
 _MAX_GRAPHS = 128  # per block class
 _CACHE, _THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
@@ -140,10 +141,13 @@ class Compile:
       backend: `backend` of torch.compile.
 
     Raises:
+      ValueError: torch.compile has no such mode.
       MachineError: at the start of a run, if there is no C++ compiler.
     """
 
     def __init__(self, *, mode: str | None = None, backend: str = "inductor") -> None:
+        if mode is not None and mode not in _MODES:
+            raise ValueError(f"{mode=} is none of {', '.join(_MODES)}.")
         self._settings = (mode, backend)
 
     def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
@@ -224,6 +228,7 @@ def _require_compiler() -> None:
         )
 
 
+_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 _MIN_CAPABILITY = (8, 9)  # Ada; Hopper is 9.0
 
 
@@ -241,10 +246,13 @@ class Float8:
         gradients of weights in the format of the input.
 
     Raises:
+      ValueError: the recipe is unknown.
       MachineError: at the start of a run, if torchao or a suitable GPU is missing.
     """
 
-    def __init__(self, *, recipe: str = "tensorwise") -> None:
+    def __init__(self, *, recipe: str = _RECIPES[0]) -> None:
+        if recipe not in _RECIPES:
+            raise ValueError(f"{recipe=} is none of {', '.join(_RECIPES)}.")
         self.recipe = recipe
 
     def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import Init, with_init
 from fidgpt.placement import Dims
+from fidgpt.ranges import require_positive, require_size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,9 @@ class LogOfUniform:
 
     low: float = 1.0
     high: float = 16.0
+
+    def __post_init__(self) -> None:
+        require_positive(low=self.low, high=self.high)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.uniform_(tensor, self.low, self.high, generator=generator).log_()
@@ -42,6 +46,9 @@ class Timesteps:
     low: float = 0.001
     high: float = 0.1
 
+    def __post_init__(self) -> None:
+        require_positive(low=self.low, high=self.high)
+
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         ends = math.log(self.low), math.log(self.high)
         nn.init.uniform_(tensor, *ends, generator=generator).exp_().expm1_().log_()
@@ -54,6 +61,9 @@ class Decay(nn.Module):
       num_heads: number of heads, each with a rate.
       size: number of decays of a head, each with a bias.
       init: of the logarithms of the rates.
+
+    Raises:
+      ValueError: a size is below 1.
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"log_rate": 0, "bias": 0}}
@@ -67,6 +77,7 @@ class Decay(nn.Module):
         init: Init | None = None,
     ) -> None:
         super().__init__()
+        require_size(num_heads=num_heads, size=size)
         self.size = size
         self.log_rate = with_init(nn.Parameter(torch.empty(num_heads)), init or LogOfUniform())
         bias = nn.Parameter(torch.empty(num_heads * size))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fidgpt.model.context import AttentionContext
 from fidgpt.model.init import ZEROS, Init, with_init
 from fidgpt.placement import Dims
+from fidgpt.ranges import require_size
 
 Channels = Float[Tensor, "batch seq channels"]
 
@@ -33,6 +34,9 @@ class CausalFilter(nn.Conv1d):
       size: length of a filter in tokens, including the present one.
       bias: adds a bias.
       init: of the filters.
+
+    Raises:
+      ValueError: a size is below 1.
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 0, "bias": 0}}
@@ -40,6 +44,7 @@ class CausalFilter(nn.Conv1d):
     def __init__(
         self, channels: int, *, size: int, bias: bool = False, init: Init | None = None
     ) -> None:
+        require_size(channels=channels, size=size)
         self.init = init or UniformFilters()
         super().__init__(channels, channels, size, groups=channels, bias=bias)
 

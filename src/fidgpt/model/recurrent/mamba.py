@@ -17,7 +17,7 @@ from fidgpt.model.recurrent.filters import CausalFilter
 from fidgpt.model.recurrent.kernels import fastest_recurrence
 from fidgpt.model.recurrent.recurrence import Recurrence, Steps, recur
 from fidgpt.placement import Columns, OnHeads, Rows, Split
-from fidgpt.ranges import require_size
+from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = ["Mamba2"]
 
@@ -146,10 +146,14 @@ class GroupRMSNorm(nn.Module):
       hidden_dim: width of all heads.
       num_groups: number of groups.
       eps: added to the mean of squares.
+
+    Raises:
+      ValueError: eps is negative or infinite.
     """
 
     def __init__(self, *, hidden_dim: int, num_groups: int, eps: float = 1e-5) -> None:
         super().__init__()
+        require_not_negative(eps=eps)
         self.num_groups = num_groups
         self.eps = eps
         self.weight = with_init(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))

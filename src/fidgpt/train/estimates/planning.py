@@ -47,14 +47,12 @@ class PlannedRun:
         }
         write_whole(directory / FILE, json.dumps({"planned": planned, "measured": measured}) + "\n")
         lines = []
-        remedy = "`python -m fidgpt.calibrate` measures this machine for the next plan."
-        for kind, unit in (("seconds", "s a step"), ("bytes", "bytes of memory")):
+        remedy = " `python -m fidgpt.calibrate` measures this machine for the next plan."
+        for kind, unit, end in (("seconds", "s a step", remedy), ("bytes", "bytes of memory", "")):
             ratio = measured[kind] / max(planned[kind], 1e-9)
             if abs(ratio - 1) > _SAID and len(self._seconds) >= _LEAST:
                 lines.append(
                     f"Measured {measured[kind]:,.4g} {unit}, where the plan says "
-                    f"{planned[kind]:,.4g}: {ratio:.2f} times as much."
-                    + f" {remedy}"
-                    * (kind == "seconds")
+                    f"{planned[kind]:,.4g}: {ratio:.2f} times as much.{end}"
                 )
         return lines
