@@ -94,7 +94,7 @@ def test_a_search_prints_the_best_point(command: Command, tmp_path: Path, proces
     flags = [*SEARCH, f"--run_dir={tmp_path}", "--stop=median", "--config=set:seed=4"]
     shown = command(sweep.main, *flags, "--print")
     assert shown.status == 0 and not processes
-    assert "3 trials by tpe, so that validation/loss gets small" in shown.out
+    assert "3 trials by tpe, for validation/loss, in" in shown.out
     assert "tag:LearningRate changes 1 parameter" in shown.out
     status, out, _ = command(sweep.main, *flags)
     assert status == 0 and len(processes) == 3

@@ -37,8 +37,8 @@ def holding(trainer: Trainer, number: int, rank: int) -> tuple[int, int]:
 @pytest.mark.parametrize(
     ("name", "number", "sizes", "weights", "bubble"),
     [
-        # 406e9 parameters of 4 bytes over 16 x 8 processes: 11.8 GiB.
-        ("llama3_1_405b", 1024, {}, 11.8, 0.024),
+        # 406e9 parameters of 4 bytes over 16 x 8 x 8 processes: 1.48 GiB.
+        ("llama3_1_405b", 1024, {}, 1.48, 0.024),
         *(
             pytest.param(*case, marks=pytest.mark.long)
             for case in [

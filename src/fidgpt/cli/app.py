@@ -263,6 +263,8 @@ def _with_directives(arguments: Sequence[str]) -> list[str]:
 
 def _unknown_flag(name: str) -> str:
     near = "".join(f" Did you mean --{flag}?" for flag in difflib.get_close_matches(name, FLAGS, 1))
+    if "trials" in name and "search" in FLAGS:
+        near = " A number of trials is that of a sampler: --search=tpe:50."
     example = "Config changes are words without dashes, such as make_small num_steps=200."
     hint = f"\n  {example}" if "config" in FLAGS else ""
     return f"there is no flag --{name}.{near}{hint}"

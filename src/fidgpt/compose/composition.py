@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
@@ -147,6 +147,19 @@ class Composition:
         self.effects.append(Effect(number, text, meant, edits, rerun, before))
 
 
+class _Wrong(NamedTuple):
+    """A directive that could not be applied; `position` counts the applied ones before it."""
+
+    number: int
+    text: str
+    position: int
+    message: str
+    error: ConfigError
+
+
+_MOST_TRIED = 10  # wrong directives for which other places are tried
+
+
 def compose(
     directives: Sequence[str] = (),
     catalogue: Catalogue | None = None,
@@ -170,6 +183,7 @@ def compose(
     """
     composition = Composition(catalogue or own_catalogue(), base)
     numbered, errors = _with_files_expanded(directives, first, composition)
+    wrong: list[_Wrong] = []
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         composition.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     for number, text in numbered:
@@ -178,11 +192,13 @@ def compose(
                 composition.apply(number, text)
         except ConfigError as error:
             message = f"{error}{_remedy(composition, error, text)}"
-            errors.append((directive_error(number, text, message), error))
+            wrong.append(_Wrong(number, text, len(composition.effects), message, error))
             if composition.config is None:  # all that follow would fail for this reason alone
                 break
-    if not errors:
+    if not errors and not wrong:
         return composition
+    for item, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
+        errors.append((directive_error(item.number, item.text, item.message + where), item.error))
     others = other_errors(composition) if composition.config is not None else []
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
@@ -293,3 +309,25 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
+
+
+def _where_applicable(
+    composition: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
+) -> list[str]:
+    """Return a sentence for each wrong directive: before or after which other one it applies."""
+    where, tried = [""] * len(wrong), Composition(composition.catalogue, base)
+    # A directive may fail the second time: a pipe, for example, cannot be read again.
+    with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
+        for number in range(len(composition.effects) + 1):
+            for i, failure in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
+                is_before = number < failure.position
+                if number == failure.position or (where[i] and not is_before):
+                    continue
+                with contextlib.suppress(ConfigError):
+                    Composition(composition.catalogue, tried.config).apply(0, failure.text)
+                    other = composition.effects[number if is_before else number - 1]
+                    word = "before" if is_before else "after"
+                    where[i] = f"\nIt applies {word} {other.named}."
+            if number < len(composition.effects):
+                tried.apply(number, composition.effects[number].text)
+    return where
