@@ -253,7 +253,9 @@ def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings
             if rope and rope["rope_type"] == "dynamic" and rope.get(key):
                 factor = _checked(f"rope_scaling.{key}", rope[key], float)
                 return {name: fdl.Config(scaling, factor=factor)}
-        if rope and rope["rope_type"] == "proportional" and "rotary_share" in family.settings:
+        share, *_ = family.fixed.get(_PARTIAL, (None,))
+        is_split = "rotary_share" in family.settings or share not in (None, 1.0)
+        if rope and rope["rope_type"] == "proportional" and is_split:
             raise ConfigError("rope_scaling is of type 'proportional', beside a part of each head")
         if rope and rope.get(_ALPHA):
             raise ConfigError(f"rope_scaling has {_ALPHA}, which {family.model_type} does not read")
