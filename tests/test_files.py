@@ -45,7 +45,7 @@ def test_a_process_that_stops_waiting_leaves_the_lock_of_another(tmp_path: Path)
     def stop() -> None:
         raise KeyboardInterrupt
 
-    with files.only_one(tmp_path / "a", on_wait=list):
+    with files.only_one(tmp_path / "a", on_wait=lambda: None):
         with pytest.raises(KeyboardInterrupt), files.only_one(tmp_path / "a", on_wait=stop):
             pass
         assert [*tmp_path.iterdir()]
