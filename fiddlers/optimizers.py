@@ -204,7 +204,7 @@ def _use(
         cfg.optimizer = new
         schedules, known = set_arguments(cfg).get("schedules"), parameter_names(new)
         if schedules:
-            cfg.schedules = {name: one for name, one in schedules.items() if name in known}
+            cfg.schedules = {name: schedules[name] for name in schedules if name in known}
     if learning_rate is not None:
         cfg.optimizer.lr = learning_rate
 

@@ -41,6 +41,17 @@ def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
     assert len({*files_of}) == 1
 
 
+def test_a_process_that_stops_waiting_leaves_the_lock_of_another(tmp_path: Path) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with files.only_one(tmp_path / "a", on_wait=lambda: None):
+        with pytest.raises(KeyboardInterrupt), files.only_one(tmp_path / "a", on_wait=stop):
+            pass
+        assert [*tmp_path.iterdir()]
+    assert not [*tmp_path.iterdir()]
+
+
 def test_leftovers_of_others_stay(tmp_path: Path) -> None:
     for name in (".fidgpt-draft-mine", "index-2024.json", "index-notes.json"):
         (tmp_path / name).mkdir()

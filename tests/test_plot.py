@@ -15,7 +15,9 @@ from fidgpt.curves import (
     Recorded,
     chosen_metrics,
     curve_of,
+    draw,
     read_runs,
+    save,
 )
 from fidgpt.train import RunError
 
@@ -153,6 +155,11 @@ def test_points_lie_over_steps_tokens_or_time() -> None:
     del run.rows[1]["tokens_per_second"]
     with pytest.raises(RunError, match=r"one cannot be drawn over time: .* tokens_per_second"):
         curve_of(run, "loss", over="time")
+
+
+def test_a_legend_of_many_runs_leaves_room_for_the_panel(tmp_path: Path) -> None:
+    curves = [Curve(f"a/{i}", [1, 2], [2.0, 1.0], [2.0, 1.0], False) for i in range(24)]
+    save(draw({"loss": curves}, over="step"), tmp_path / "a.png")  # a warning is an error
 
 
 def test_metrics_are_chosen_and_named_as_shortly_as_possible(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ _STYLE: Any = {
 _WIDTH, _HEIGHT = 6.5, 4.5  # inches of a panel
 _MOST_COLORS = 10  # that are told apart by any color vision
 _MOST_NAMED = 24  # runs in a legend
+_LINE = 0.2  # inches, of the legend
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,8 @@ def draw(
             place.set_axis_off()
         lines, labels = (shown[:_MOST_NAMED] for shown in places[0].get_legend_handles_labels())
         title = title or (f"the first {_MOST_NAMED} of {len(runs)}" * (len(runs) > _MOST_NAMED))
+        # Of a size of its own, or a legend of many runs would leave no room for panels.
+        figure.set_figheight(figure.get_figheight() + _LINE * -(-len(labels) // columns))
         figure.legend(lines, labels, loc="outside upper left", ncols=columns, title=title)
     return figure
 

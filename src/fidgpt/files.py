@@ -215,7 +215,6 @@ def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
     """
     path, has_lock = directory.parent / f".{directory.name}.fidgpt-lock", True
     with contextlib.ExitStack() as stack:
-        stack.callback(path.unlink, missing_ok=True)
         while has_lock:
             file = stack.enter_context(path.open("wb"))
             try:
@@ -229,6 +228,8 @@ def only_one(directory: Path, *, on_wait: Callable[[], None]) -> Iterator[bool]:
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), path.stat()):
                     break
+        # Not before it is held, and before it is released: another process's file stays.
+        stack.callback(path.unlink, missing_ok=True)
         yield has_lock
 
 

@@ -138,6 +138,7 @@ def test_a_bisection_names_the_difference(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        ([RATES, "--print=json"], "--print=json shows one config"),
         ([RATES, "--run_dir={run}"], "holds a run: name a directory of the sweep's own"),
         (["--search=tpe:3", SPACE], "--search needs a metric to compare: --objective="),
         ([*SEARCH[3:-1], "--objective=validatoin/loss"], "no run reports --objective=validatoin"),

@@ -113,7 +113,7 @@ def test_a_missing_text_is_reported_before_another_one_is_prepared(stream_of, tm
 
 
 def test_mistakes_are_named(streams: dict[str, data.IndexedStream]) -> None:
-    with pytest.raises(ValueError, match="weight of 'w' has no stream of x, y, z"):
+    with pytest.raises(ValueError, match="'w' has a weight, but is none of x, y, z"):
         mixed(streams, weights={"x": 1, "w": 1})
     with pytest.raises(ValueError, match=r"begin at steps \[5, 5\]"):
         mixed(streams, stages=[data.Stage(begin=5, weights={"x": 1})] * 2)

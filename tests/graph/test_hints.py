@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.graph.docs import Docs, doc_of
+from fidgpt.graph.docs import Docs, doc_of, first_sentence
 from fidgpt.graph.hints import fits, hint_of
 
 from .parts import Color, Part, Shape, Square, Wide, Width, double, keywords, product
@@ -192,3 +192,8 @@ def test_torch_describes_its_own() -> None:
     assert norm.parameters["normalized_shape"] == "input shape from an expected input of size"
     assert norm.parameters["elementwise_affine"].startswith("a boolean value that when set to `")
     assert "otherwise" not in norm.parameters["bias"]
+
+
+def test_a_sentence_ends_after_a_word_but_not_after_an_abbreviation() -> None:
+    assert first_sentence("Return the total. It is 3.") == "Return the total."
+    assert first_sentence("As in Yu et al. A sum. It is 3.") == "As in Yu et al. A sum."

@@ -79,9 +79,16 @@ def test_reading_makes_and_calls_nothing() -> None:
         *({"enum": [f"{HERE}:{name}", "_make"]} for name in ("Size", "Color")),
         *({"enum": [f"{HERE}:Color", name]} for name in ("__class__", "GREEN")),
         *({"dtype": name} for name in ("_dynamo", "onnx", "torch.nn", "load")),
-        *({"path": 3}, {"float": "3"}, {"float": {}}, {"tuple": "abc"}, {"dict": []}),
+        *(
+            {"device": "banana"},
+            {"path": 3},
+            {"float": "3"},
+            {"float": {}},
+            {"tuple": "abc"},
+            {"dict": []},
+        ),
         *({"part": []}, {"part": "first"}, {"default": "int"}, {"name": 5}, {"name": ["a"]}),
-        *({"call": "x"}, {}, {"part": "", "name": ""}),
+        *({"call": "x"}, {}, {"part": "", "name": ""}, {"device": "banana"}),
     ):
         refused(holding(value))
 

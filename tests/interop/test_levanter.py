@@ -348,6 +348,7 @@ configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c
 configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}, train_weights: {a: 1, b: 1} -> ! configs
     train_weights
 configs: {a: {train_urls: [a.txt]}}, train_weights: [[0, {a: 1}]] -> ! configs train_weights
+configs: {a: {train_urls: [a.txt]}}, train_weights: {a: 0} -> ! configs train_weights
 """
 
 

@@ -186,10 +186,8 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
     [
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
         ({"cycle_length": 2000}, r"cycle_length=2000 makes cycles that end at the steps \[2000\]"),
-        (
-            {"cycle_length": [600, 600]},
-            r"steps \[600, 1200, 1000\], which must",
-        ),
+        ({"cycle_length": [600, 600]}, r"steps \[600, 1200, 1000\], which must"),
+        ({"cycles": 5000}, r"steps \[0, 0, 0, 0, 1, 1, \.\.\.\], which must"),
         ({"warmup": 0.5, "decay": 0.6}, "warmup=0.5 and decay=0.6 do not fit"),
         (
             {"rewarmup": 60, "decay": 50, "cycles": [900]},

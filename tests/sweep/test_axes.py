@@ -73,6 +73,7 @@ def test_the_values_of_an_axis(text: str, prefix: str, values: str | list[str]) 
             "set:a=1,2,3;tag:B=1,2",
             "axes of one length, and these differ:\n  3 values: set:a=1,2,3\n  2 values: tag:B=1,2",
         ),
+        (pairs, "set:a=1,2", "pairs nothing: put a ; between two axes, and quote them"),
         *(
             (repeat, text, "--repeat=seed:3")
             for text in ("seed", "seed:", "seed:0", "seed:x", ":3")

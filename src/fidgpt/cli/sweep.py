@@ -133,6 +133,11 @@ def _check_flags() -> None:
         raise ConfigError(
             f"--run_dir={FLAGS.run_dir} holds a run: name a directory of the sweep's own."
         )
+    if FLAGS.print not in (None, "text"):
+        raise ConfigError(
+            f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "
+            "train.py --print with the directives of one of them its config."
+        )
     app.refuse_unused(_NEEDED_BY)
     for mode, others in _EXCLUDED_BY.items():
         if FLAGS[mode].value is None:

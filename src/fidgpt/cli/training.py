@@ -53,9 +53,8 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     echo(changes)
-    warn(
-        [*warnings, *ineffective.without_effect(composition), *_unreached_stop(composition.config)]
-    )
+    idle = ineffective.without_effect(composition)
+    warn([*warnings, *idle, *_unreached_stop(composition.config)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         echo([f"tuning: {choice.reason}"])

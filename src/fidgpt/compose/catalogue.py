@@ -280,12 +280,12 @@ def project_modules(name: str) -> list[ModuleType]:
 def _declared_packages() -> list[str]:
     """Return the names of installed packages that declare themselves as projects."""
     folders = [Path(name) for name in sys.path]
-    return _declared_in(tuple((one, one.stat().st_mtime_ns) for one in folders if one.exists()))
+    return _declared_in(tuple((path, path.stat().st_mtime_ns) for path in folders if path.exists()))
 
 
 @functools.lru_cache(maxsize=1)
 def _declared_in(changes: tuple[tuple[Path, int], ...]) -> list[str]:
-    """The same, by when the folders of packages changed: reading all of them takes a while."""
+    """The same, read again when a folder of packages has changed, as reading takes a while."""
     del changes
     return sorted({point.value for point in entry_points(group=GROUP)})
 

@@ -299,8 +299,9 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     container = graph.find_parameter(composition.config, error.place).value
     if error.place.endswith("model.blocks"):
-        if any("unroll" in effect.text for effect in composition.effects):
-            return "\nSet the depth before fiddler:unroll to have more."
+        model = graph.find_parameter(composition.config, error.place.removesuffix(".blocks")).value
+        if graph.computed(getattr(model, "num_layers", None)) == len(container):
+            return "\nEach layer has an entry. Set the depth before fiddler:unroll to have more."
         return (
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."

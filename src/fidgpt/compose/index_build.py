@@ -121,10 +121,12 @@ def _described(holder: fdl.Buildable, key: Any, tags: Mapping[str, Any]) -> Entr
 
 
 def _text(value: Any, shown: set[int]) -> str:
-    if value is fdl.NO_VALUE or isinstance(value, fdl.Buildable):
-        return title(value) if isinstance(value, fdl.Buildable) else ""
-    items = [_text(child, shown) for _, child in children(value)] if id(value) in shown else []
-    text = f"[{', '.join(items)}]" if id(value) in shown else outlines.leaf_text(value)
+    if isinstance(value, fdl.Buildable):
+        return title(value)
+    if id(value) in shown:
+        text = f"[{', '.join(_text(child, shown) for _, child in children(value))}]"
+    else:
+        text = "" if value is fdl.NO_VALUE else outlines.leaf_text(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 

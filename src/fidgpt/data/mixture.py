@@ -15,7 +15,7 @@ from fidgpt.data.batches import Batch, rows_by_group
 from fidgpt.data.errors import DataError
 from fidgpt.data.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
-from fidgpt.ranges import require_size
+from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.schedule import Schedule
 
 __all__ = ["Mixture", "Stage", "annealed"]
@@ -132,10 +132,11 @@ class Stage:
       weights: relative weight of each stream, by name.
 
     Raises:
-      ValueError: the weights are invalid.
+      ValueError: `begin` is negative, or the weights are invalid.
     """
 
     def __init__(self, *, begin: int, weights: Weights) -> None:
+        require_not_negative(begin=begin)
         self.begin = begin
         self.weights = weights
         self.counts = exact_counts(weights)
@@ -295,7 +296,7 @@ def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
     for stage in stages:
         unknown = [name for name in stage.weights if name not in names]
         if unknown:
-            raise ValueError(f"The weight of {unknown[0]!r} has no stream of {', '.join(names)}.")
+            raise ValueError(f"{unknown[0]!r} has a weight, but is none of {', '.join(names)}.")
     begins = [stage.begin for stage in stages[1:]]
     if begins != sorted(set(begins)):
         raise ValueError(f"The stages begin at steps {begins}: list them in order, each step once.")

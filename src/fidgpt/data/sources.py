@@ -445,10 +445,10 @@ def _has_lines(path: Path, reader: RowReader) -> bool:
 
 
 def _read_json_list(path: Path, reader: RowReader) -> Iterator[Document]:
-    """Yield the documents of a file that is one list of rows."""
+    """Yield the documents of a file that is one list of rows, or a single row."""
     with open_unpacked(path) as file:
         rows = json.loads(file.read().decode("utf-8-sig"))
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(rows if isinstance(rows, list) else [rows], start=1):
         yield reader.document(row, place=f"{path}, row {number},")
 
 

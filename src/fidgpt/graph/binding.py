@@ -372,7 +372,7 @@ def _unset_errors(tags: frozenset[Tag], unset: list[tuple[Node, str]]) -> Iterat
         formula = above.parents[0][0] if above.parents else above
         if formulas.is_formula(formula.value) and above is not formula:
             why = f"{formula.path} is {formula.value.text}, but no enclosing node sets {name}"
-            remedy = f"Write the path of a number in its place, or {formula.path}*=2 for its own."
+            remedy = f"Write the path of a number in its place, or {formula.path}*=2 to double it."
             yield ConfigError(f"{why}.\n  {remedy}", place=formula.path)
         else:
             paths.append(path)

@@ -1,6 +1,7 @@
 """Values and callables as JSON, and back."""
 
 import builtins
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -336,8 +337,10 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
 def _torch_value(kind: str, text: str) -> Any:
     import torch  # only a file that names a dtype or device needs it
 
-    name = text.removeprefix("torch.")  # getattr would import any module of this name
-    value = vars(torch).get(name) if kind == "dtype" else torch.device(text)
+    value, name = None, text.removeprefix("torch.")
+    with contextlib.suppress(RuntimeError):  # of a device that there is not
+        # getattr would import any module of this name.
+        value = vars(torch).get(name) if kind == "dtype" else torch.device(text)
     if not isinstance(value, getattr(torch, kind)):
         raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
     return value

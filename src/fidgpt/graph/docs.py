@@ -12,7 +12,8 @@ from docstring_parser import ParseError, parse
 
 from fidgpt.graph.hints import cached
 
-_END = re.compile(r"(?<=[.!?])(?<!al\.)(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z0-9\"'(`])")  # of a sentence
+# What ends a sentence.
+_END = re.compile(r"(?<=[.!?])(?<!\bal\.)(?<!\be\.g\.)(?<!\bi\.e\.)\s+(?=[A-Z0-9\"'(`])")
 _SECTION = re.compile(r"(Args|Raises|Returns|Yields):\s")
 _ROLE = re.compile(r":(?:\w+:)+`~?([^`<]*?)(?: ?<[^`]*>)?`")  # Sphinx: :class:`~torch.Tensor`
 _ASIDE = re.compile(r"\n\s*\n\s*(?:\.\. |[*-] )|\n\s*\.\. ")  # a formula, a list, a note

@@ -323,7 +323,8 @@ def _map_mixture(recipe: Recipe) -> None:
     names = [name for name in sources if weights.get(name)]
     texts = [_text(recipe, f"data.configs.{name}") for name in names]
     is_local = all(text and text["fiddler"] == "use_text" for text in texts[1:])
-    if not is_local or not texts[0] or len({text["text_field"] for text in texts if text}) != 1:
+    fields = {text["text_field"] for text in texts if text}
+    if len(fields) != 1 or not is_local or not texts[0]:
         why = "the texts of a mixture must be local files"
         recipe.drop(("data.configs", "data.train_weights"), why)
         return

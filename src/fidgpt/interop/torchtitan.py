@@ -106,9 +106,9 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
         raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
     _move_former(tree)
     recipe = Recipe(tree, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
-    convert = (_map_model, _map_training, _map_optimizer, _map_schedule, _map_mesh, _map_wrappers)
-    for part in (*convert, _map_records):
-        part(recipe)
+    mapped = (_map_model, _map_training, _map_optimizer, _map_schedule, _map_mesh, _map_wrappers)
+    for convert in (*mapped, _map_records):
+        convert(recipe)
     return recipe.mapped()
 
 

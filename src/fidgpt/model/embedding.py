@@ -216,6 +216,8 @@ class ValueEmbedding(FieldModule):
     gate_init: Init = HALF
 
     def __post_init__(self) -> None:
+        sizes = ("vocab_size", "num_kv_heads", "head_dim", "num_channels")
+        require_size(**{name: getattr(self, name, None) for name in sizes})
         table = torch.empty(self.vocab_size, self.num_kv_heads * self.head_dim)
         self.weight = with_init(nn.Parameter(table), self.init)
         self.gate = with_init(nn.Parameter(torch.empty(self.gate_shape)), self.gate_init)

@@ -22,7 +22,8 @@ class FieldModule(nn.Module):
 def field_module(cls: type[M]) -> type[M]:
     """Make a dataclass of keyword arguments of a module, which inherits fields of its bases."""
     made = dataclass(eq=False, kw_only=True, repr=False)(cls)
-    for each in fields(cast(Any, made)):
-        if each.name in vars(made):
-            delattr(made, each.name)  # a default would hide a module or parameter of the instance
+    for argument in fields(cast(Any, made)):
+        if argument.name in vars(made):
+            # A default of the class would hide a module or parameter of the instance.
+            delattr(made, argument.name)
     return made

@@ -169,7 +169,7 @@ class Transformer(LanguageModel):
             raise ValueError(f"{blocks=} is empty; it needs at least one block factory.")
         if embedding.weight.shape[1] != hidden_dim:
             width = embedding.weight.shape[1]
-            raise ValueError(f"{hidden_dim=} must equal the embedding {width=}: let both inherit.")
+            raise ValueError(f"{hidden_dim=} must equal the embedding's {width=}; share one value.")
         self.dropout = dropout
         self.embedding = embedding
         if sharing is not None:

@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import math
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -213,8 +214,8 @@ def cycle_ends(
     if falls or ends[-1:] != [num_steps]:
         setting = f"{cycle_length=}" if cycles is None else f"{cycles=}"
         raise ValueError(
-            f"{setting} makes cycles that end at the steps {ends}, which must increase from 1 up "
-            f"to {num_steps=}."
+            f"{setting} makes cycles that end at the steps {reprlib.repr(ends)}, which must "
+            f"increase from 1 up to {num_steps=}."
         )
     return ends
 

@@ -429,10 +429,8 @@ class _Estimate:
 
     def _gathered(self, stages: Sequence[Stage]) -> float:
         """Return the bytes of weights and gradients that FSDP has gathered at a time."""
-        itemsize, parts = (
-            self.training.itemsize,
-            [part for stage in stages for part, _ in stage.parts],
-        )
+        itemsize = self.training.itemsize
+        parts = [part for stage in stages for part, _ in stage.parts]
         largest = max([part.size for part in parts if part.layers], default=0)
         if self.setting.reshards:  # one layer that computes, and the next
             kept = 2 * largest + sum(part.size for part in parts if not part.layers)

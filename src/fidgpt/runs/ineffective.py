@@ -112,18 +112,19 @@ def _unused_phases(composition: Composition) -> Iterator[str]:
         if fdl.get_callable(node.value) is not Phases:
             continue
         part: Any = node.value
-        shape, lowest, of_shape = fdl.get_callable(part.shape), part.min_lr_ratio, part.shape
+        shape, lowest = part.shape, computed(part.min_lr_ratio)
+        kind = fdl.get_callable(shape) if isinstance(shape, fdl.Buildable) else None
         cause = named.get(f"{node.path}.min_lr_ratio")
-        is_idle = shape is NoDecay
-        if shape is InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
-            scales = computed(of_shape.timescale), computed(part.warmup)
-            scale: Any = next((one for one in scales if isinstance(one, int | float)), 0)
+        is_idle = kind is NoDecay
+        if kind is InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
+            scales = computed(shape.timescale), computed(part.warmup)
+            scale: Any = next((size for size in scales if isinstance(size, int | float)), 0)
             is_idle = scale * (steps if isinstance(scale, float) else 1) > steps * lowest**2
         if cause and lowest and is_idle:
             yield f"{cause}: the rate never falls as low as min_lr_ratio={lowest}: leave it out."
-        cycles = (part.cycles, part.cycle_length, getattr(of_shape, "cycles", None))
+        cycles = (part.cycles, part.cycle_length, getattr(shape, "cycles", None))
         cause = named.get(f"{node.path}.rewarmup")
-        if cause and part.rewarmup and all(one in (None, 1) for one in cycles):
+        if cause and part.rewarmup and all(number in (None, 1) for number in cycles):
             yield f"{cause}: a schedule of one cycle warms up once: add fiddler:use_cycles."
 
 

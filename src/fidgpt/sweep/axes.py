@@ -189,6 +189,8 @@ def pairs(text: str) -> Axis:
       ConfigError: one of them has no values, or not as many as the others.
     """
     columns = {piece: axis_values(piece, flag="--zip") for piece in _pieces(text)}
+    if len(columns) < 2:  # a shell ends the command at a ; without quotes
+        raise ConfigError(f"--zip={text} pairs nothing: put a ; between two axes, and quote them.")
     if len({len(column) for column in columns.values()}) > 1:
         counts = "\n".join(f"  {len(values)} values: {piece}" for piece, values in columns.items())
         raise ConfigError(f"--zip pairs axes of one length, and these differ:\n{counts}")

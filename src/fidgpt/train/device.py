@@ -308,8 +308,8 @@ def resident_memory() -> int:
     libc, name = _libc(), Path("/proc/self/statm")
     if hasattr(libc, "malloc_trim") and use_fast_memory.cache_info().currsize:
         size = _half_of_memory()
-        libc.malloc_trim(ctypes.c_size_t(size))  # but for the end of the heap
-        if block := libc.malloc(ctypes.c_size_t(size // 2)):  # which is there
+        libc.malloc_trim(ctypes.c_size_t(size))  # leaves the end of the heap as it is
+        if block := libc.malloc(ctypes.c_size_t(size // 2)):  # lies at that end
             first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
             room = ctypes.c_size_t(size // 2 - _LARGE_PAGE)
             libc.madvise(ctypes.c_void_p(first), room, _MADV_DONTNEED)

@@ -106,7 +106,7 @@ class StagePasses:
                 self._multiply(stage, number)
             case "RECEIVE_F" | "RECEIVE_B":
                 self._receive(kind[-1], stage, number)
-            case _:  # what is sent was sent right after it was computed
+            case _:  # SEND_F and SEND_B: `_pass_on` has sent it right after its computation
                 pass
 
     def finish(self) -> None:

@@ -207,7 +207,7 @@ class BFloat16(Precision):
     scaling: LossScaling | None = None
 
     def __init__(self) -> None:
-        pass  # what it inherits of a Protocol would take any arguments
+        pass  # the constructor that a class inherits from a Protocol takes any arguments
 
 
 class Float16(Precision):

@@ -223,6 +223,8 @@ class Trainer:
             else:
                 run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self.checkpoints.start(run.path)
+            if resume:  # maybe on other machines; what it had in memory was deleted
+                self.checkpoints.require_room(facts.copies)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
             end = until_step or self.num_steps
@@ -301,8 +303,8 @@ class Trainer:
         index = state.step
 
         def status() -> StepStatus:
-            numbers = float(signals.received or 0), float(self.checkpoints.is_time)
-            return StepStatus(*numbers, state.seconds or phase_seconds({}))
+            signal, is_time = float(signals.received or 0), float(self.checkpoints.is_time)
+            return StepStatus(signal, is_time, state.seconds or phase_seconds({}))
 
         with stepping(self.observers, index + 1), state.clock.phase(_STEP):
             device.seed_torch(

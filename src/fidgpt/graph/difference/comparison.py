@@ -108,9 +108,8 @@ class Comparison:
         self._originals: dict[int, Any] = {}
         both = self.old.node_of.keys() & self.new.node_of.keys()
         if any(walk.IS_PART[type(self.new.node_of[me].value)] for me in both):
-            new_nodes = walk.nodes(
-                self.new.root
-            )  # partners are found by identity: compare with a copy
+            # Partners are found by identity: compare with a copy.
+            new_nodes = walk.nodes(self.new.root)
             copies = cloning.copies_of(new_nodes)
             self._originals = {id(copies[id(node.value)]): node.value for node in new_nodes}
             self.new = BoundGraph(copies[id(self.new.root)])

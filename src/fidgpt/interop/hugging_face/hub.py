@@ -368,7 +368,7 @@ def _kept_keys(source: Path, member: Member) -> HubConfig | None:
     if content.get("model_type") != family.model_type:
         return None
     theirs = member_of(family, read_config(source))
-    lengths = [one.settings.get("seq_len") for one in (theirs, member)]
+    lengths = [described.settings.get("seq_len") for described in (theirs, member)]
     if lengths[0] != lengths[1] or differences(member.built(), theirs.built()):
         return None
     kept = {key: value for key, value in content.items() if key not in _OF_FILES}

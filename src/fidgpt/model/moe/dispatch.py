@@ -92,7 +92,7 @@ def dropless(
     owners, order = chosen.flatten().sort(stable=True)
     bounds = torch.arange(experts.num_experts, device=x.device)
     ends = torch.searchsorted(owners, bounds, right=True, out_int32=True)
-    # The inverse of the order, a fifth as long as another sort.
+    # The inverse of the order, in a fifth of the time of another sort.
     places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
     rows = _Copied.apply(x, order, places)
     out = experts(rows, Groups(owners, ends))

@@ -509,7 +509,8 @@ def read_report(
     name = given.name if given else next((metric for metric in USUAL if metric in known), "loss")
     if name not in known:
         raise ConfigError(
-            f"no finished point of {path} has measured {name}. {suggest(name, known)}"
+            f"no finished point of {path} has measured {name}. {suggest(name, known)}\n"
+            "Name what to compare by: --objective=NAME."
         )
     by = given or Objective(name)
     records = [Record(row, run, rows, by) for row, run, rows in runs]

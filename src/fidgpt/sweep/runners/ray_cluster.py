@@ -196,7 +196,7 @@ class RayRunner(Runner):
           DataError: Ray is not installed.
           ConfigError: it does not answer, or has no room for a point.
         """
-        ray = import_extra("ray", extra="ray", purpose="to run on a Ray cluster")
+        ray = import_extra("ray", extra="ray", purpose="a sweep on a Ray cluster")
         from ray import cloudpickle
 
         for module in (remote, files):

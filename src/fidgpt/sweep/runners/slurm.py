@@ -220,7 +220,7 @@ class SlurmRunner(Runner):
           DataError: submitit is not installed.
           ConfigError: there is no Slurm, or it accepts no such jobs.
         """
-        import_extra("submitit", extra="slurm", purpose="to run on Slurm")
+        import_extra("submitit", extra="slurm", purpose="a sweep on Slurm")
         if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
             raise ConfigError(
                 f"there is no {missing[0]} on this machine: start the sweep where jobs are "

@@ -23,7 +23,7 @@ _STARTS = [*product((0.0, 0.7, 1.4), (2.0, 6.0, 10.0, 16.0), (0.2, 0.5, 0.9))]
 _DRAWS, _STEPS = 200, 150
 _LEAST = 6  # runs: one more than the law has constants
 _SAME = 1.15  # ratio of operations up to which runs have the same budget
-_BEYOND = 10.0  # times the tokens for each parameter that runs had, up to which a law may go
+_BEYOND = 10.0  # how far a law may go from the runs, as a ratio of tokens for each parameter
 _MOST = 60.0  # of the logarithm of tokens for each parameter
 _TEN_PERCENT = (0.1, 0.9)  # quantiles of an interval of 80%
 

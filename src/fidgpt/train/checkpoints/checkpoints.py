@@ -147,11 +147,12 @@ def is_permanent(step: int, keep: Sequence[KeepEvery]) -> bool:
 
 def best_of(saved: Sequence[Saved], best: KeepBest) -> Saved | None:
     """Return the best by its metric, the first of equals; None if none has the metric."""
-    name, chosen = best.metric, None
+    chosen: Saved | None = None
     for checkpoint in saved:
-        if not math.isnan(value := checkpoint.metrics.get(name, math.nan)):
-            is_better = chosen is None or best.better(value, chosen.metrics[name])
-            chosen = checkpoint if is_better else chosen
+        if math.isnan(value := checkpoint.metrics.get(best.metric, math.nan)):
+            continue
+        if chosen is None or best.better(value, chosen.metrics[best.metric]):
+            chosen = checkpoint
     return chosen
 
 
