@@ -107,10 +107,12 @@ class Planner:
         self._traces: dict[object, Trace] = {}
         self._parts = dict(recipe.parallel.parts)
         self._average = copy.deepcopy(recipe.average)  # before the run's own holds weights
-        with cost.one_block_of_each_kind(recipe.model) as kinds:
-            self._small = cost.without_memory(recipe.model)
+        model = recipe.model
+        if recipe.trainable is not None:  # before kinds are found, which differ in what is trained
+            train_only(model := cost.without_memory(model), recipe.trainable)
+        with cost.one_block_of_each_kind(model) as kinds:
+            self._small = cost.without_memory(model)
             self._kinds = {name: [*layers] for name, layers in kinds.items()}
-        train_only(self._small, recipe.trainable)
 
     @cached_property
     def training(self) -> Training:
