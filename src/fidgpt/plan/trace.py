@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import _config
 
 from fidgpt import cost
 from fidgpt.model.quantized import NF4Weight
@@ -294,6 +295,8 @@ def trace(
                 stack.enter_context(handle)
         module.loss = _Marked.of(module.loss, begin_loss)
         stack.enter_context(fused_operations() if is_meta else nullcontext())
+        # What counts in a loss is unknown without numbers: all tokens are taken.
+        stack.enter_context(_config.patch(meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
