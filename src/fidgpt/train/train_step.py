@@ -84,6 +84,11 @@ class TrainStep:
         """
         return NextToken(model, loss)
 
+    @property
+    def fits_pipeline(self) -> bool:
+        """Whether stages of a pipeline can compute its objective, which only predicts tokens."""
+        return type(self).objective is TrainStep.objective
+
     def axis_parts(self) -> Mapping[str, AxisPart]:
         """Return the parts that divide the model along axes of the step, by the axes' names."""
         return {}
