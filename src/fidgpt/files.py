@@ -56,8 +56,19 @@ def _draft_folder(directory: Path) -> Iterator[Path]:
             made.rename(folder)  # from now on, whoever does not get the lock leaves it alone
             yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(made, ignore_errors=True)
+        _remove_draft(folder)
+        _remove_draft(made)
+
+
+def _remove_draft(draft: Path) -> None:
+    """Remove what is left of a draft, its lock last: without it, nobody would remove the rest."""
+    with contextlib.suppress(OSError):  # it is gone, or another process removes it too
+        for path in draft.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                path.unlink(missing_ok=True)
+        shutil.rmtree(draft)
 
 
 def cache_directory() -> Path:
@@ -203,7 +214,7 @@ def remove_leftovers(directory: Path) -> None:
         # Another user's file, or its writer lives, or another process removes it too.
         with contextlib.suppress(OSError), (draft / _LOCK).open("r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(draft)
+            _remove_draft(draft)
 
 
 @contextlib.contextmanager
