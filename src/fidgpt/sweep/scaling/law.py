@@ -79,10 +79,14 @@ class Law:
         are the nearest that a run had.
         """
         pairs = flops / self.flops_per
-        ratio = _ratio(self.constants, pairs)
-        if not self._is_known(ratio):
-            ratio = min(self.tried, key=lambda tried: abs(math.log(tried / ratio)))
+        ratio = self._nearest(_ratio(self.constants, pairs))
         return math.sqrt(pairs / ratio), math.sqrt(pairs * ratio)
+
+    def _nearest(self, ratio: float) -> float:
+        """Return tokens for each parameter, or the nearest of a run where they are far beyond."""
+        if self._is_known(ratio):
+            return ratio
+        return min(self.tried, key=lambda tried: abs(math.log(tried / ratio)))
 
     def _is_known(self, ratio: float) -> bool:
         fewest, most = self.tried
@@ -95,7 +99,9 @@ class Law:
     def interval_of_best(self, flops: float) -> tuple[float, float]:
         """Return the interval in which 80% of the draws have the best number of parameters."""
         pairs = flops / self.flops_per
-        return _interval([math.sqrt(pairs / _ratio(draw, pairs)) for draw in self.draws])
+        return _interval(
+            [math.sqrt(pairs / self._nearest(_ratio(draw, pairs))) for draw in self.draws]
+        )
 
     def unknowns(self, flops: float | None = None) -> list[str]:
         """Return what the fit cannot tell, in sentences."""
