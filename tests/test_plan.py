@@ -112,6 +112,12 @@ def test_memory_follows_the_mesh() -> None:
     assert copies.copy == pytest.approx(2 * number, rel=0.01)
     assert copies.optimizer == pytest.approx(8 * number, rel=0.01)  # of AdamW
     assert eight.weights == pytest.approx(copies.weights / 8, rel=0.01) and eight.copy == 0
+    fiddlers.unroll(cfg := small())
+    fiddlers.freeze(cfg, "model.blocks[1]")  # of the structure of the others, and of another kind
+    plans = planner(cfg)
+    frozen = sum(p.numel() for p in plans.recipe.model.blocks[1].parameters())
+    partly = plans.plan(plans.setting(Mesh(replicate=8))).memory[0]
+    assert partly.optimizer == pytest.approx(8 * (number - frozen), rel=0.01)
 
 
 def test_weights_gathered_once_a_step_take_memory_for_all_and_time_for_one_pass() -> None:

@@ -254,9 +254,8 @@ class Planner:
         size = mesh.sizes.get(PIPELINE.name, 1)
         most = len(self.training.forward.layers)
         if size > 1 and not self.recipe.step.fits_pipeline:
-            raise ValueError(
-                f"pipeline={size} cannot compute the objective of {type(self.recipe.step).__name__}."
-            )
+            kind = type(self.recipe.step).__name__
+            raise ValueError(f"pipeline={size} cannot compute the objective of {kind}.")
         if size > 1 and self.training.schedule.num_stages(size) > most + 1:
             raise ValueError(f"pipeline={size} makes more stages than {most} layers can fill.")
 
