@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config
 
 from fidgpt import cost
+from fidgpt.attributes import changed
 from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Compiled, InFloat8
@@ -296,7 +297,7 @@ def trace(
         module.loss = _Marked.of(module.loss, begin_loss)
         stack.enter_context(fused_operations() if is_meta else nullcontext())
         # What counts in a loss is unknown without numbers: all tokens are taken.
-        stack.enter_context(_config.patch(meta_nonzero_assume_all_nonzero=True))
+        stack.enter_context(changed(_config, meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
