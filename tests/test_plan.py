@@ -115,7 +115,8 @@ def test_memory_follows_the_mesh() -> None:
     fiddlers.unroll(cfg := small())
     fiddlers.freeze(cfg, "model.blocks[1]")  # of the structure of the others, and of another kind
     plans = planner(cfg)
-    frozen = sum(p.numel() for p in plans.recipe.model.blocks[1].parameters())
+    block = plans.recipe.model.get_submodule("blocks.1")
+    frozen = sum(p.numel() for p in block.parameters())
     partly = plans.plan(plans.setting(Mesh(replicate=8))).memory[0]
     assert partly.optimizer == pytest.approx(8 * (number - frozen), rel=0.01)
 
