@@ -66,6 +66,7 @@ PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
+    "torch.fx.experimental._config",
     "torch.testing._internal.distributed.fake_pg.FakeStore",
     "torch.utils._pytree.tree_flatten",
     "torch.utils._pytree.tree_unflatten",
