@@ -96,6 +96,24 @@ def _llama(
     )
 
 
+def _megatron(
+    sizes: tuple[int, int, int], hardware: str, batch_size: int, seconds: float, *directives: str
+) -> Published:
+    """Return a run of table 5, which gives the seconds of a step of so many sequences."""
+    return Published(
+        source=KORTHIKANTI,
+        software="Megatron-LM, 2022",
+        hardware=hardware,
+        directives=(
+            *_gpt(*sizes, 51200, 2048),
+            f"set:batch_size={batch_size}",
+            *directives,
+            "fiddler:use_sequence_parallel",
+        ),
+        tokens=batch_size * 2048 / seconds / int(hardware.rpartition("x")[2]),
+    )
+
+
 def _llama405b(hardware: str, shard: int, teraflops: float) -> Published:
     return Published(
         source=GRATTAFIORI,
@@ -110,6 +128,8 @@ def _llama405b(hardware: str, shard: int, teraflops: float) -> Published:
     )  # fmt: skip
 
 
+_ONE_ROW = "set:micro_batch_size=1"
+_INTERLEAVED = "fiddler:use_pipeline('interleaved', stages_per_rank=3)"
 _SELECTIVE, _COMPILE = "fiddler:use_selective_recompute", "fiddler:use_compile"
 
 RUNS = [
@@ -144,43 +164,13 @@ RUNS = [
            tokens=2162),
     _llama("llama3_70b", AUTOMODEL, "h100x64", "set:batch_size=128", "set:micro_batch_size=1",
            "fiddler:use_mesh(shard=32, context=2)", "fiddler:use_recompute", tokens=867),
-    Published(
-        source=KORTHIKANTI,
-        software="Megatron-LM, 2022",
-        hardware="a100x8",
-        directives=(*_gpt(6144, 48, 96, 51200, 2048), "set:batch_size=4",
-                    "fiddler:use_mesh(tensor=8)", "fiddler:use_sequence_parallel"),
-        tokens=4 * 2048 / 1.10 / 8,
-    ),
-    Published(
-        source=KORTHIKANTI,
-        software="Megatron-LM, 2022",
-        hardware="a100x64",
-        directives=(*_gpt(12288, 96, 128, 51200, 2048), "set:batch_size=64",
-                    "set:micro_batch_size=1", "fiddler:use_mesh(tensor=8, pipeline=8)",
-                    "fiddler:use_sequence_parallel",
-                    "fiddler:use_pipeline('interleaved', stages_per_rank=3)"),
-        tokens=64 * 2048 / 13.75 / 64,
-    ),
-    Published(
-        source=KORTHIKANTI,
-        software="Megatron-LM, 2022",
-        hardware="a100x280",
-        directives=(*_gpt(20480, 105, 160, 51200, 2048), "set:batch_size=280",
-                    "set:micro_batch_size=1", "fiddler:use_mesh(tensor=8, pipeline=35)",
-                    "fiddler:use_sequence_parallel",
-                    "fiddler:use_pipeline('interleaved', stages_per_rank=3)"),
-        tokens=280 * 2048 / 37.83 / 280,
-    ),
-    Published(
-        source=KORTHIKANTI,
-        software="Megatron-LM, 2022",
-        hardware="a100x512",
-        directives=(*_gpt(25600, 128, 160, 51200, 2048), "set:batch_size=512",
-                    "set:micro_batch_size=1", "fiddler:use_mesh(tensor=8, pipeline=64)",
-                    "fiddler:use_sequence_parallel"),
-        tokens=512 * 2048 / 71.49 / 512,
-    ),
+    _megatron((6144, 48, 96), "a100x8", 4, 1.10, "fiddler:use_mesh(tensor=8)"),
+    _megatron((12288, 96, 128), "a100x64", 64, 13.75, _ONE_ROW,
+              "fiddler:use_mesh(tensor=8, pipeline=8)", _INTERLEAVED),
+    _megatron((20480, 105, 160), "a100x280", 280, 37.83, _ONE_ROW,
+              "fiddler:use_mesh(tensor=8, pipeline=35)", _INTERLEAVED),
+    _megatron((25600, 128, 160), "a100x512", 512, 71.49, _ONE_ROW,
+              "fiddler:use_mesh(tensor=8, pipeline=64)"),
     _llama405b("h100x8192", 64, 430),
     _llama405b("h100x16384", 128, 400),
 ]  # fmt: skip
