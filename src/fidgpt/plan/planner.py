@@ -385,9 +385,9 @@ class Planner:
         for mesh in self.meshes():
             rows = self.recipe.batch_size // mesh.data_size
             pipeline = mesh.sizes.get(PIPELINE.name, 1)
-            gathering = [True, False] if mesh.num_shards > 1 else [True]
+            choices = {self.recipe.parallel.reshards, False} if mesh.num_shards > 1 else {True}
             for reshards, size, recompute in itertools.product(
-                gathering, _MICRO_BATCHES, reversed(RECOMPUTE)
+                sorted(choices, reverse=True), _MICRO_BATCHES, reversed(RECOMPUTE)
             ):
                 number, left = divmod(rows, size)
                 if not left and (pipeline == 1 or number >= pipeline):
