@@ -32,7 +32,7 @@ _STYLE: Any = {
     **{"text.parse_math": False, "legend.frameon": False, "svg.hashsalt": "fidgpt"},
 }
 _WIDTH, _HEIGHT = 6.5, 4.5  # inches of a panel
-_MOST_COLORS = 10  # that are told apart by any color vision
+_MOST_COLORS = 10  # that any color vision distinguishes
 _MOST_NAMED = 24  # runs in a legend
 _LINE = 0.2  # inches, of the legend
 

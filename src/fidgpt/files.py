@@ -61,7 +61,7 @@ def _draft_folder(directory: Path) -> Iterator[Path]:
 
 
 def _remove_draft(draft: Path) -> None:
-    """Remove what is left of a draft, its lock last: without it, nobody would remove the rest."""
+    """Remove what is left of a draft, its lock last: without a lock, the rest would stay."""
     with contextlib.suppress(OSError):  # it is gone, or another process removes it too
         for path in draft.iterdir():
             if path.is_dir():
