@@ -266,6 +266,8 @@ def decorated(dim: int = 4) -> Loop:
         (["fiddler:use_ulysses"], "use_ulysses divides no sequence"),
         (["fiddler:use_sequence_parallel"], "use_sequence_parallel divides no stream"),
         (["fiddler:use_chunked_sums"], "use_chunked_sums has no sums to send"),
+        (["fiddler:use_zero2"], "use_zero2 has no sharded weights to gather"),
+        (["fiddler:use_zero2", "fiddler:use_fsdp"], ""),
         (["fiddler:use_chunked_sums", "fiddler:use_mesh(tensor=2)"], ""),
         (["fiddler:use_mesh(tensor=2)", "fiddler:use_sequence_parallel"], ""),
         (

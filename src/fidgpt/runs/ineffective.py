@@ -34,10 +34,10 @@ from fidgpt.optim import (
     WarmupCosine,
     WarmupStableDecay,
 )
-from fidgpt.parallel import Mesh, SequenceParallel, TensorParallel, UlyssesContext
+from fidgpt.parallel import Mesh, MeshParallel, SequenceParallel, TensorParallel, UlyssesContext
 from fidgpt.train import MemorySnapshot, Profiler
 
-_AXES, _TENSOR = ("context", "tensor"), (TensorParallel, SequenceParallel)
+_AXES, _TENSOR = ("context", "tensor", "shard"), (TensorParallel, SequenceParallel)
 _SPANS: dict[Any, str] = {
     **dict.fromkeys((Attention, LateNormAttention, LatentAttention), "window"),
     **dict.fromkeys((Chunk, Window), "size"),
@@ -86,11 +86,15 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
             yield f"num_predictions={ahead} is beyond sequences of {seq_len=}."
     kinds = {kind for _, kind in calls}
     meshes = [node.value for node, kind in calls if kind is Mesh]
-    context, tensor = (max((number(mesh, name) for mesh in meshes), default=1) for name in _AXES)
+    context, tensor, shard = (
+        max((number(mesh, name) for mesh in meshes), default=1) for name in _AXES
+    )
     if UlyssesContext in kinds and context == 1:
         yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
     if SequenceParallel in kinds and tensor == 1:
         yield "use_sequence_parallel divides no stream: add fiddler:use_mesh(tensor=...)."
+    if shard == 1 and any(kind is MeshParallel and not node.value.reshards for node, kind in calls):
+        yield "use_zero2 has no sharded weights to gather: add fiddler:use_fsdp."
     if tensor == 1 and any(
         number(node.value, "num_chunks") > 1 for node, kind in calls if kind in _TENSOR
     ):
