@@ -307,6 +307,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         shallow_with, "deepseek_v3", both(fiddlers.use_selective_recompute, accumulating)
     ),
     "olmo2": partial(shrunk, "olmo2_7b"),
+    "nanochat": partial(shrunk, "nanochat"),  # skips, smear, value embeddings; Muon
     "lora": partial(base, fiddlers.use_lora),
     "deepseek_mtp": partial(shallow_with, "deepseek_v3", fiddlers.use_mtp),
     "narrow": partial(base, fiddlers.use_lora, narrow),
@@ -325,9 +326,14 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "muon": partial(base, fiddlers.use_moe, fiddlers.use_muon),
     "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
     "balanced": partial(base, fiddlers.use_moe, fiddlers.use_loss_free_balancing),
-    # Norms of torch's, which start themselves; positions at the root; one block for all layers.
+    # Norms of torch's, which start themselves; positions at the root; one block for all layers;
+    # an activation with parameters and buffers.
     "classic": partial(
-        base, fiddlers.use_layer_norm, fiddlers.use_learned_positions, fiddlers.share_blocks
+        base,
+        fiddlers.use_layer_norm,
+        fiddlers.use_learned_positions,
+        fiddlers.use_xielu,
+        fiddlers.share_blocks,
     ),
     "schedule_free": partial(base, fiddlers.use_schedule_free),
     "recurrent": partial(base, use_recurrent_mixers),

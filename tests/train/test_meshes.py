@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(meshes.__file__)
 BOUND = 1e-5  # of a gradient's largest element, in float32
 # Muon works in bfloat16, where the last bit of a gradient shows.
-BOUNDS = {"muon": 1e-4, "narrow": 1e-2, "narrow_experts": 1e-2}
+BOUNDS = {"muon": 1e-4, "nanochat": 1e-4, "narrow": 1e-2, "narrow_experts": 1e-2}
 
 # Every family in the form that divides most, and each other mesh on what is hardest for it.
 PRODUCTS = ["llama", "qwen3", "gemma3", "gpt2", "deepseek_v3", "gpt_oss", "mixtral", "olmo2"]
@@ -63,6 +63,7 @@ USUAL = {
         *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),
         *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
         *("llama/zero2", "lora/zero2"),
+        *("nanochat/shard", "nanochat/sequence", "nanochat/context"),
         *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [

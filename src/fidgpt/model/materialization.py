@@ -37,10 +37,10 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
             lost.append((path, module, buffers))
     attributes = [(parameter, dict(vars(parameter))) for parameter in model.parameters()]
     model.to(device)
-    for parameter, own in attributes:
-        vars(parameter).update(own)  # torch replaces sharded parameters and drops their attributes
     for path, module, buffers in lost:
         _fill(module, path, buffers, seed=seed)
+    for parameter, kept in attributes:
+        vars(parameter).update(kept)  # which `to` drops from sharded parameters
     initialize(model, seed=seed)
 
 

@@ -189,7 +189,10 @@ def _sharded_dim(mesh: "DeviceMesh", parameter: nn.Parameter) -> Any:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the distinct modules in the model's module lists that share no parameters."""
+    """Return the distinct modules in the model's module lists that share no parameters.
+
+    Modules without `forward`, such as skips, are left out: FSDP gathers where `forward` is called.
+    """
     lists = [child for child in model.children() if isinstance(child, nn.ModuleList)]
     blocks = list(dict.fromkeys(block for blocks_of_list in lists for block in blocks_of_list))
     parts = [*blocks, *(child for child in model.children() if child not in lists)]
@@ -198,7 +201,8 @@ def _blocks(model: nn.Module) -> list[nn.Module]:
     return [
         block
         for block in blocks
-        if all(holders[id(parameter)] == 1 for parameter in block.parameters())
+        if type(block).forward is not nn.Module.forward
+        and all(holders[id(parameter)] == 1 for parameter in block.parameters())
     ]
 
 

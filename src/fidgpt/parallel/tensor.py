@@ -475,8 +475,10 @@ class SequenceParallel(TensorParallel):
         """Divide the model, and the streams inside of its blocks."""
         blocks, divided = _stream_blocks(model), {*_divided(model).values()}
         self._apply(model, axis, blocks=[*dict.fromkeys(blocks)])
-        repeat = len({*blocks}) < len(blocks)
-        for run in [[block] for block in dict.fromkeys(blocks)] if repeat else _runs(model, blocks):
+        # Skips read whole streams between blocks; a repeated block has no last place in a run.
+        is_alone = len({*blocks}) < len(blocks) or len(getattr(model, "skips", ())) > 0
+        alone = [[block] for block in dict.fromkeys(blocks)]
+        for run in alone if is_alone else _runs(model, blocks):
             run[0].register_forward_pre_hook(partial(_begin_parts, axis))
             run[-1].register_forward_hook(partial(_end_parts, axis))
             for block in run[:-1]:
