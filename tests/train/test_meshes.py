@@ -63,7 +63,7 @@ USUAL = {
         *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),
         *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
         *("llama/zero2", "lora/zero2"),
-        *("nanochat/shard", "nanochat/sequence", "nanochat/context"),
+        *("nanochat/shard", "nanochat/sequence", "nanochat/ulysses"),
         *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [

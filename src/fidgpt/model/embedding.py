@@ -168,22 +168,14 @@ class SmearedEmbedding(Embedding):
         self.amount = with_init(nn.Parameter(torch.empty(1)), self.amount_init)
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the vectors of tokens, each with a share of the one before.
-
-        Raises:
-          ValueError: other processes compute the tokens before.
-        """
+        """Return the vectors of tokens, each with a share of the one before."""
         ctx = one_document(tokens) if ctx is None else ctx
-        if ctx.num_columns != len(ctx):
-            raise ValueError(
-                "SmearedEmbedding reads the token before each one, which another process computes: "
-                "use a size of 1 for the axis `context`."
-            )
         x = super().forward(tokens, ctx)
         x = x if self.norm is None else self.norm(x)
-        last = ctx.state(self)
-        before = torch.cat([last[0] if last else torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)
-        ctx.keep_state(self, [x[:, -1:]])
+        (whole,), last = ctx.whole_rows([x]), ctx.state(self)
+        first = last[0] if last else torch.zeros_like(whole[:, :1])
+        before = ctx.own(torch.cat([first, whole[:, :-1]], dim=1))
+        ctx.keep_state(self, [whole[:, -1:]])
         share = self.amount * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
         return x + share * (ctx.positions > 0).unsqueeze(-1) * before
 
