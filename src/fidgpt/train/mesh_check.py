@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 # is at least one summand of a few, or one row or token of a few dozens.
 BOUND = 2e-5
 # Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
-# such as the gradient of a bias of keys, which softmax ignores.
-_TINY = 1e-3
+# such as the gradient of a bias of keys, which softmax ignores. The gradient of a single number is
+# one sum over all tokens and channels, most of which cancels.
+_TINY, _TINY_NUMBER = 1e-3, 1e-2
 ALONE = "One process fails without the mesh."  # the last line of its error
 _ALIGNED = 0.999  # least cosine at which a gradient counts as a multiple of the right one
 
@@ -277,18 +278,19 @@ def compare(one: Step, other: Step) -> tuple[Difference, ...]:
         for name, (here, there) in numbers.items()
     ]
     norms = {name: one.gradients[name].norm().item() for name in one.gradients}
-    tiny = _TINY * math.hypot(*norms.values())
+    norm = math.hypot(*norms.values())
     for name in {**one.gradients, **other.gradients}:
         if name not in one.gradients:
             differences.append(Difference(name, math.inf, math.inf))
         elif name not in other.gradients:
             differences.append(Difference(name, 1.0, 0.0, 0.0))
         else:
-            differences.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
+            differences.append(_difference(name, one.gradients[name], other.gradients[name], norm))
     return tuple(sorted(differences, key=lambda d: -math.inf if d.error != d.error else -d.error))
 
 
-def _difference(path: str, expected: Tensor, other: Tensor, tiny: float) -> Difference:
+def _difference(path: str, expected: Tensor, other: Tensor, norm: float) -> Difference:
+    tiny = norm * (_TINY if expected.numel() > 1 else _TINY_NUMBER)
     expected, other = expected.double(), other.double()
     here, there = expected.norm().item(), other.norm().item()
     both = here * there
