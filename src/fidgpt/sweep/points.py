@@ -12,7 +12,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.compose import conflicts, report
+from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, call_fiddler, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
@@ -247,7 +247,7 @@ class Maker:
             inherited = Counter(item.binding.path for item in resolve(composition.config))
             edits = {effect.number: _edits(effect) for effect in composition.effects}
             with contextlib.suppress(ConfigError):
-                mistakes |= {("", line): line for line in conflicts.outdated(composition)}
+                mistakes |= {("", line): line for line in report.outdated(composition)}
             outside |= dict.fromkeys(report.reaching_out(composition))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
