@@ -16,6 +16,8 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 
+__all__ = ["Axis", "Choice", "ablation", "axis", "axis_values", "pairs", "repeat"]
+
 _COUNTED = re.compile(r"\s*(-?\d+)\.\.(-?\d+)\s*")
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
 _FORMS = {

@@ -28,6 +28,8 @@ from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.summary_text import counted
 
+__all__ = ["Plan", "Point", "plan"]
+
 _MOST_SHOWN = 2  # mistakes
 MOST_POINTS = 10_000  # which take seconds to check; more are a typing error
 _MOST_KNOWN = 256  # points that others are compared with

@@ -27,6 +27,8 @@ from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import counted, duration
 
+__all__ = ["Results", "read_results"]
+
 Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 SEARCH = "study.journal"  # in the directory of a search

@@ -30,6 +30,8 @@ from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import VARIABLE, cluster_at_hand, machine_named
 from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
+__all__ = ["Sweep"]
+
 _FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
 MOST_PLANNED = 32  # kinds of points; a plan takes a tenth of a second or more
 

@@ -25,6 +25,8 @@ from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail, failure_reason
 from fidgpt.train.trackers.trackers import GROUP, Row
 
+__all__ = ["Ending", "Events", "Job", "LocalRunner", "Runner", "jobs_of"]
+
 _MARK = "done.json"
 _DIVERGED = re.compile(r"step \d+ diverged")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
