@@ -1,4 +1,8 @@
-"""Reports on a composition: what its directives changed, and all that a user may not have meant."""
+"""Reports on a composition: what its directives changed, and all that a user may not have meant.
+
+Directives may be in each other's way: do nothing, or be undone or outdated by a later one. Errors
+name the directives that set the values that they are about.
+"""
 
 import contextlib
 import re

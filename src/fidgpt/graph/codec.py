@@ -1,4 +1,4 @@
-"""Values and callables as JSON, and back."""
+"""Values and callables as JSON, and back; when two values are the same."""
 
 import builtins
 import contextlib
@@ -32,6 +32,7 @@ TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 Find = Callable[[str], Any]  # returns the class or function of a name
 Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
 _NO_REFERENCES: Refer = {}
+to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
 def renamed(owner: Any) -> Mapping[str, str]:
@@ -345,9 +346,6 @@ def _torch_value(kind: str, text: str) -> Any:
     if not isinstance(value, getattr(torch, kind)):
         raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
     return value
-
-
-to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
 def value_key(value: Any) -> str:

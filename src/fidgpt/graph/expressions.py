@@ -1,4 +1,4 @@
-"""Texts of directives: literals, arithmetic, calls, and lists with commas."""
+"""Texts of directives: literals, arithmetic, calls and lists, and values by the annotation."""
 
 import ast
 import contextlib

@@ -1,4 +1,4 @@
-"""What a text means for a parameter: a plain value, a formula, a function or a new node."""
+"""What a text means for a parameter: a plain value, a formula, a function or a fitting node."""
 
 import collections.abc
 import contextlib
@@ -20,6 +20,7 @@ Parts = Mapping[str, Callable[..., Any]]  # constructors and functions that a te
 _ITEMS = {list: "[...]", tuple: "(..., ...)", dict: "{name: ...}"}  # as they are written
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
 _PLAIN = (int, float, bool, str, type(None))
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 
 
 class _Unfitting(ConfigError):
@@ -319,9 +320,6 @@ def _kinds(ref: ParameterRef) -> list[Any]:
     is_callable = any(typing.get_origin(t) is Callable for t in hints.members_of(ref.hint))
     kinds = [fdl.Partial, made] if is_callable or _takes_function(ref) else [made, fdl.Partial]
     return [type(ref.value), *kinds] if isinstance(ref.value, fdl.Buildable) else kinds
-
-
-_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 
 
 def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:

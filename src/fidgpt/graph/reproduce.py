@@ -1,4 +1,4 @@
-"""Directives that reproduce a graph, checked by making it."""
+"""Directives that reproduce a graph, checked by making it, and the texts of values in them."""
 
 import contextlib
 import enum

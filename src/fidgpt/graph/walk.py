@@ -1,4 +1,4 @@
-"""The nodes of a config graph, in an order in which every parent comes before its children."""
+"""The nodes of a config graph, every parent before its children, and copies of them."""
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
@@ -13,6 +13,7 @@ from fidgpt.graph import fiddle, hints
 from fidgpt.graph.fiddle import Key, kind_of, named_defaults, raw_arguments, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
+B = TypeVar("B", bound=fdl.Buildable)
 
 
 class _Subclasses(dict[type, bool]):
@@ -248,9 +249,6 @@ def is_shared_object(node: Node) -> bool:
     holder = part_around(node.parents[0][0]) if node.parents else None
     in_factory = holder is not None and isinstance(holder.value, fdl.Partial | fdl.ArgFactory)
     return len(node.parents) > 1 or (in_factory and isinstance(node.value, fdl.Config))
-
-
-B = TypeVar("B", bound=fdl.Buildable)
 
 
 @gc_paused()

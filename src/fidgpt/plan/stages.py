@@ -29,6 +29,7 @@ from fidgpt.recording import Sent
 __all__ = ["Setting", "Training"]
 
 _SAMPLED = 2  # times the processes of a pipeline, micro-batches that are simulated
+_BUCKET = 25 * 2**20  # bytes that DistributedDataParallel sums at once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,9 +208,6 @@ def fsdp_over(mesh: MeshSizes, axis: str) -> tuple[int, int]:
         stride *= size
     lent = borrowed(mesh, axis) if shards > 1 else 1
     return shards // lent, stride * lent
-
-
-_BUCKET = 25 * 2**20  # bytes that DistributedDataParallel sums at once
 
 
 def step_collectives(

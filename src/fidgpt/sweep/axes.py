@@ -11,8 +11,7 @@ import numpy as np
 
 from fidgpt.compose import directives as registry
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.errors import at
-from fidgpt.graph import ConfigError
+from fidgpt.errors import ConfigError, at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 

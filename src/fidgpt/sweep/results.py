@@ -38,6 +38,7 @@ _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
 _SECONDS = 2.0  # between two writes while nothing ends
+_BETWEEN_LINES = 15.0  # seconds
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")
 _STYLES = {"failed": "red", "diverged": "red", "finished": "green", "running": "bold"}
@@ -353,9 +354,6 @@ def as_html(shown: Any) -> str:
     return console.export_html(
         inline_styles=True, code_format="<pre style='line-height:1.3'>{code}</pre>"
     )
-
-
-_BETWEEN_LINES = 15.0  # seconds
 
 
 class Screen:

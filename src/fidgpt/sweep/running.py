@@ -1,4 +1,4 @@
-"""A sweep: many configs as one set, composed, shown, run and read back."""
+"""A sweep: many configs as one set, composed, shown with what they take, run and read back."""
 
 import bisect
 import hashlib

@@ -30,6 +30,9 @@ _SAME = 1.15  # ratio of operations up to which runs have the same budget
 _BEYOND = 10.0  # how far a law may go from the runs, as a ratio of tokens for each parameter
 _MOST = 60.0  # of the logarithm of tokens for each parameter
 _TEN_PERCENT = (0.1, 0.9)  # quantiles of an interval of 80%
+_UNITS = {"h": 3600.0, "hours": 3600.0, "days": 86400.0, "d": 86400.0}
+_BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
+_WIDTHS = ("HiddenDim", "hidden_dim")
 
 
 @dataclass(frozen=True)
@@ -288,11 +291,6 @@ def parabolas(runs: Sequence[Run]) -> list[Parabola]:
             flops = sum(run.flops for run in group) / len(group)
             fits.append(Parabola(flops, (square, slope, base), tuple(group)))
     return fits
-
-
-_UNITS = {"h": 3600.0, "hours": 3600.0, "days": 86400.0, "d": 86400.0}
-_BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
-_WIDTHS = ("HiddenDim", "hidden_dim")
 
 
 def budget_amount(text: str, *, size: int | None, price: float | None) -> tuple[float, bool]:

@@ -24,6 +24,12 @@ from fidgpt.files import lock, parse_json, read_json, write_whole
 _MAX_WIDTH = 300
 # How a process reports the failure of another process of its run.
 _SECONDARY = ("process ", "processes ", "another process ")
+RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
+_TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
+_PAUSE = 0.1  # seconds between two polls of the process
+_MAX_IDLE = 3  # starts in a row without a step
+_FOR_OTHERS = 20.0  # seconds that rank 0 has to report a failure before Slurm ends all processes
+_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Tail:
@@ -157,14 +163,6 @@ class Place:
         assert self._keeper is not None and self._keeper.stdin is not None  # it was launched
         with contextlib.suppress(BrokenPipeError):
             os.write(self._keeper.stdin.fileno(), bytes([number]))
-
-
-RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
-_TEMPORARY_FAILURE = 75  # EX_TEMPFAIL of sysexits.h
-_PAUSE = 0.1  # seconds between two polls of the process
-_MAX_IDLE = 3  # starts in a row without a step
-_FOR_OTHERS = 20.0  # seconds that rank 0 has to report a failure before Slurm ends all processes
-_HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass
