@@ -22,7 +22,7 @@ from spared import build_indexes, fork_points
 from fidgpt import configs, fiddlers
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.graph import diff, fiddle, hints, parts
-from fidgpt.graph.fitting import fitting as fitting_names
+from fidgpt.graph.reading import fitting as fitting_names
 
 pytestmark = pytest.mark.slow
 

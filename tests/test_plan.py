@@ -14,8 +14,7 @@ from fidgpt.plan import CHIPS, Cluster, Planner, UnknownHardware, cluster_named
 from fidgpt.plan.timing import ordered, simulate
 from fidgpt.plan.trace import Trace
 from fidgpt.runs.building import build_trainer
-from fidgpt.sweep.scaling import Run, fit, parabolas
-from fidgpt.sweep.scaling.advice import budget_amount
+from fidgpt.sweep.scaling import Run, budget_amount, fit, parabolas
 from fidgpt.train import BFloat16
 
 HIDDEN, FFN, LAYERS, HEAD, VOCAB, SEQ, BATCH = 128, 512, 4, 32, 512, 256, 32

@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.index import build
 from fidgpt.compose.index_build import parameters_of, write
 from fidgpt.graph import ConfigError, find_parameter
-from fidgpt.graph.fitting import fitting
+from fidgpt.graph.reading import fitting
 
 Index = dict[str, Any]
 

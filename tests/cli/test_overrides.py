@@ -8,9 +8,9 @@ import pytest
 
 from fidgpt.cli import sweep
 from fidgpt.compose import report
-from fidgpt.compose.attribution import messages_of
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.index import base_of
+from fidgpt.compose.report import messages_of
 from fidgpt.graph import ConfigError, check_and_bind, dump, fingerprint, load, why_text
 from fidgpt.graph.provenance import dump_provenance, restore_provenance
 from fidgpt.runs.directories import name_of_base

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.compose import conflicts, report
-from fidgpt.compose.attribution import messages_of
+from fidgpt.compose import report
 from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.report import messages_of
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
 from fidgpt.runs.ineffective import without_effect
 
@@ -76,7 +76,7 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
-        (line,) = conflicts.overridden(debug(*directives))
+        (line,) = report.overridden(debug(*directives))
         number = len(directives) + 1
         assert line == (
             f"{directives[-1]} (directive {number}) overrides {path} as set by {directives[0]} "
@@ -102,23 +102,23 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
-        assert not [*conflicts.overridden(debug(*directives))]
+        assert not [*report.overridden(debug(*directives))]
 
     def test_items_of_a_list_that_are_gone(self) -> None:
-        [*lines] = conflicts.overridden(debug("fiddler:use_alibi", "fiddler:use_no_positions"))
+        [*lines] = report.overridden(debug("fiddler:use_alibi", "fiddler:use_no_positions"))
         assert lines
         for line in lines:
             assert ".scores[0] as set by fiddler:use_alibi (directive 2)." in line
 
     def test_each_of_three_overrides_the_one_before(self, tmp_path: Path) -> None:
-        lines = conflicts.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
+        lines = report.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
         assert [line.partition(" overrides")[0] for line in lines] == [
             "set:seed=4 (directive 3)",
             "set:seed=5 (directive 4)",
         ]
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
-        assert not [*conflicts.overridden(debug("set:seed=3", f"patch:{file}"))]
+        assert not [*report.overridden(debug("set:seed=3", f"patch:{file}"))]
 
 
 class TestOutdated:
@@ -156,7 +156,7 @@ class TestOutdated:
         ],
     )
     def test_code_that_did_not(self, directives: list[str]) -> None:
-        assert not [*conflicts.outdated(debug(*directives))]
+        assert not [*report.outdated(debug(*directives))]
 
 
 INIT = "model.unembedding.weight.init"

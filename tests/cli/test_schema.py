@@ -10,7 +10,7 @@ from jsonschema import Draft7Validator
 from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
-from fidgpt.compose.schema import schema_text
+from fidgpt.compose.index_build import schema_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.yaml import read_yaml
 

@@ -9,7 +9,7 @@ import pytest
 from fidgpt.cli import sweep
 from fidgpt.compose.composition import compose
 from fidgpt.graph import dump, load
-from fidgpt.sweep import axis, pace, plan
+from fidgpt.sweep import axis, plan, running
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -53,7 +53,7 @@ def test_points_take_what_their_plan_says(command: Command) -> None:
     """A budget in hours leaves out the most costly points."""
     flags = [*FLAGS, RATES, "--sweep=set:seq_len=32,1024", "--print", "--hardware=cpux1"]
     points = plan([*QUICK, axis("set:seq_len=32,1024")]).points
-    short, long = map(pace.planned_pace(points, "cpux1", allowed=()).seconds, points)
+    short, long = map(running.planned_pace(points, "cpux1", allowed=()).seconds, points)
     assert long > short
     assert "in sequence, as planned for cpux1" in command(sweep.main, *flags).out
     hours = f"--budget={(short + long) / 3600:.9f}h"

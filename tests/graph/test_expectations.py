@@ -9,7 +9,7 @@ import pytest
 
 from fidgpt import fiddlers, graph
 from fidgpt.compose.composition import compose
-from fidgpt.compose.conflicts import own_errors
+from fidgpt.compose.report import own_errors
 from fidgpt.configs import debug
 
 from . import parts

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,15 +15,8 @@ from fidgpt.cost import TRAINING_PASSES
 from fidgpt.graph import ConfigError
 from fidgpt.plan import Cluster, NoPlan, Plan, Planner, cluster_named
 from fidgpt.runs.building import build_trainer
+from fidgpt.sweep import scaling
 from fidgpt.sweep.objective import usual
-from fidgpt.sweep.scaling import Run, fit, parabolas
-from fidgpt.sweep.scaling.advice import (
-    advised_directives,
-    budget_amount,
-    draw,
-    law_text,
-    runs_of,
-)
 from fidgpt.train import device
 from fidgpt.train.estimates.plan_text import command
 
@@ -43,13 +37,14 @@ def budget() -> tuple[float, bool]:
     """
     name = os.environ.get(device.VARIABLE)
     size = None if not name else 1 if name.startswith("cpu") else cluster_named(name).size
-    return budget_amount(FLAGS.budget, size=size, price=FLAGS.price)
+    return scaling.budget_amount(FLAGS.budget, size=size, price=FLAGS.price)
 
 
 def refuse_before(sweep: "Sweep") -> None:
     """Raise ConfigError if the points of a sweep could never give a law, or --budget is none."""
     points = [(point.cost.parameters, point.cost.tokens) for point in sweep.points]
-    fit([Run(*pair, flops=1.0, loss=1.0 + 1 / n) for n, pair in enumerate(points, 1)], draws=1)
+    runs = [scaling.Run(*pair, flops=1.0, loss=1.0 + 1 / n) for n, pair in enumerate(points, 1)]
+    scaling.fit(runs, draws=1)
     if FLAGS.budget:
         budget()
 
@@ -63,22 +58,23 @@ def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
     rows = [*results]
     metric = (sweep.objective or usual(rows)).name
     costs = {point.fingerprint: point.cost for point in sweep.points}
-    runs = runs_of(rows, costs, metric)
-    law, curves = fit(runs), parabolas(runs)
+    runs = scaling.runs_of(rows, costs, metric)
+    law, curves = scaling.fit(runs), scaling.parabolas(runs)
+    advised = partial(scaling.advised_directives, rows, law, metric=metric)
     flops = None
     if FLAGS.budget:
         flops, is_time = budget()
-        if is_time:
-            flops = _bought(flops, lambda most: advised_directives(rows, law, most, metric=metric))
-    console.print(f"\n{metric}: {law_text(law, curves, flops=flops)}", soft_wrap=True, markup=False)
+        flops = _bought(flops, advised) if is_time else flops
+    text = scaling.law_text(law, curves, flops=flops)
+    console.print(f"\n{metric}: {text}", soft_wrap=True, markup=False)
     path = sweep.directory / "scaling.png"
     try:
-        draw(law, curves, path)
+        scaling.draw(law, curves, path)
         console.print(f"Drawn: {path}", soft_wrap=True)
     except ConfigError as error:
         console.print(str(error), soft_wrap=True, markup=False)
     if flops is not None:
-        directives, remarks = advised_directives(rows, law, flops, metric=metric)
+        directives, remarks = advised(flops)
         for line in [*remarks, _command(directives)]:
             console.print(line, soft_wrap=True, markup=False)
 

@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.errors import ConfigError, listed, raise_all
-from fidgpt.graph import cloning, fiddle, formulas, hints, identity
+from fidgpt.graph import codec, fiddle, formulas, hints, walk
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -34,7 +34,7 @@ class Binding:
             return False
         for binding in (self, other):
             binding.node.compared.add(binding.key)
-        return identity.is_same(self.value, other.value)
+        return codec.is_same(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,7 @@ class Resolved:
     @cached_property
     def copies(self) -> dict[int, Any]:
         """The bound copy of every node, by the identity of the node."""
-        copies = cloning.copies_of(self.nodes)
+        copies = walk.copies_of(self.nodes)
         bound = copies[id(self.root)]
         for item in self.inherited:
             value = copies.get(id(item.binding.value), item.binding.value)

@@ -13,7 +13,7 @@ from fidgpt import errors
 from fidgpt.collection import gc_paused
 from fidgpt.graph import codec, fiddle, formulas, walk
 from fidgpt.graph.binding import Binding, Resolved
-from fidgpt.graph.identity import to_json, value_key
+from fidgpt.graph.codec import to_json, value_key
 
 # Types whose values are written to JSON as they are.
 _PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})

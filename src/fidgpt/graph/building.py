@@ -16,7 +16,7 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.errors import ConfigError, ConfigErrors, raise_all
-from fidgpt.graph import binding, checking, cloning, fiddle, formulas, hints, secrets
+from fidgpt.graph import binding, checking, fiddle, formulas, hints, secrets, walk
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _plain(bound: Any) -> Any:
     """
     root, copies = bound, dict[int, Any]()
     if any(_lent(node.value) for node in nodes(bound)):
-        root = cloning.clone(bound)
+        root = walk.clone(bound)
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
             for key, value in _lent(node.value).items():

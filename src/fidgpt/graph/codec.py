@@ -1,4 +1,4 @@
-"""Values and callables as JSON, and back."""
+"""Values and callables as JSON, and back; when two values are the same."""
 
 import builtins
 import contextlib
@@ -7,6 +7,7 @@ import enum
 import functools
 import importlib
 import inspect
+import json
 import math
 import pathlib
 import sys
@@ -17,8 +18,8 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.errors import ConfigError, suggest
-from fidgpt.graph.fiddle import kind_of
-from fidgpt.graph.walk import title
+from fidgpt.graph import fiddle
+from fidgpt.graph.walk import LEAVES, is_node, parts, title
 from fidgpt.late import exports
 
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
@@ -31,6 +32,7 @@ TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 Find = Callable[[str], Any]  # returns the class or function of a name
 Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
 _NO_REFERENCES: Refer = {}
+to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
 def renamed(owner: Any) -> Mapping[str, str]:
@@ -236,7 +238,7 @@ def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
     Raises:
       ConfigError: the value has no form in a file.
     """
-    kind = kind_of(value)
+    kind = fiddle.kind_of(value)
     if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
     if isinstance(value, fdl.Buildable):
@@ -270,7 +272,7 @@ def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
     Raises:
       ConfigError: a key has no form in a file.
     """
-    kind = kind_of(value)
+    kind = fiddle.kind_of(value)
     if kind is list:
         return [item(element) for element in value]
     if kind is tuple:
@@ -344,3 +346,26 @@ def _torch_value(kind: str, text: str) -> Any:
     if not isinstance(value, getattr(torch, kind)):
         raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
     return value
+
+
+def value_key(value: Any) -> str:
+    """Return a text that is the same for values with the same form in a file.
+
+    1, 1.0 and True differ; what has no form in a file is equal to itself alone.
+    """
+    try:
+        return to_json(encode(value))
+    except ConfigError:
+        return f"object {id(value)}"
+
+
+def is_same(left: Any, right: Any) -> bool:
+    """Return whether two values are one node, or equal plain values: 1 is not 1.0, nor 0.0 -0.0."""
+    if left is right:
+        return True
+    if fiddle.kind_of(left) is not fiddle.kind_of(right):
+        return False
+    if type(left) in LEAVES:
+        return repr(left) == repr(right)
+    has_parts = is_node(left) and (parts(left) or parts(right))
+    return not has_parts and value_key(left) == value_key(right)

@@ -12,8 +12,8 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.errors import ConfigError, at, listed
-from fidgpt.graph import binding, bound, cloning, expressions, fiddle, formulas, hints, provenance
-from fidgpt.graph.identity import is_same
+from fidgpt.graph import binding, bound, expressions, fiddle, formulas, hints, provenance, walk
+from fidgpt.graph.codec import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.reading import Parts, TextReader
 from fidgpt.graph.selectors import find, find_parameters, tags_of
@@ -71,7 +71,7 @@ class KeptGraph:
             if id(node.value) in around:
                 around |= {id(parent.value) for parent, _ in node.parents}
         kept = [node.value for node in graph_nodes if id(node.value) not in around]
-        copies = cloning.copies_of(graph_nodes, kept=kept)
+        copies = walk.copies_of(graph_nodes, kept=kept)
         for ref, value in self._plain:
             ParameterRef(copies[id(ref.container)], ref.key).write(value)
         return copies[id(self._original)]
@@ -119,7 +119,7 @@ class KeptGraph:
           ConfigError: whatever the code raises.
         """
         if name not in self._made:
-            copies, touched = cloning.copies_of(self.nodes()), set[tuple[int, fiddle.Key]]()
+            copies, touched = walk.copies_of(self.nodes()), set[tuple[int, fiddle.Key]]()
             with fiddle.recording([copy for copy in copies.values() if _is_part(copy)], touched):
                 code(root := copies[id(self._original)])
             self._made[name] = copies, touched, KeptGraph(root, self._parts)
@@ -127,7 +127,7 @@ class KeptGraph:
         plain = [(ParameterRef(copies[id(r.container)], r.key), value) for r, value in self._plain]
         for ref, _ in plain:
             if not _is_part(ref.container) or (id(ref.container), ref.key) in touched:
-                code(root := cloning.clone(self.root))
+                code(root := walk.clone(self.root))
                 return KeptGraph(root, self._parts)
         kept = {id(node.value) for node in changed.nodes()}
         return changed.differing([pair for pair in plain if id(pair[0].container) in kept])
@@ -249,7 +249,7 @@ def untie(root: Any, selector: str) -> list[Edit]:
         known = f"Shared are {listed(paths, most=6)}." if paths else "No part is shared."
         raise ConfigError(f"nothing else shares {refs[0].path} ({title(refs[0].value)}). {known}")
     return carry_out(
-        (ref, cloning.clone_part(ref.value))
+        (ref, walk.clone_part(ref.value))
         for key, matched in together.items()
         for ref in matched[len(matched) == len(shared[key].parents) :]
     )

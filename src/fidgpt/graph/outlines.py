@@ -11,9 +11,8 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.collection import gc_paused
 from fidgpt.graph import fiddle
 from fidgpt.graph.binding import Resolved, unset_parameters
-from fidgpt.graph.codec import home_of
+from fidgpt.graph.codec import home_of, is_same
 from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.identity import is_same
 from fidgpt.graph.walk import IS_PART, LEAVES, children, holders, join, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)

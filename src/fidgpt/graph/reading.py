@@ -1,5 +1,6 @@
-"""What a text means for a parameter: a plain value, a formula, a function or a new node."""
+"""What a text means for a parameter: a plain value, a formula, a function or a fitting node."""
 
+import collections.abc
 import contextlib
 import inspect
 import re
@@ -11,8 +12,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValue
 
 from fidgpt.errors import ConfigError, at, listed, nearest
-from fidgpt.graph import binding, cloning, expressions, fiddle, formulas, hints, values
-from fidgpt.graph.fitting import fitting as fitting_names
+from fidgpt.graph import binding, expressions, fiddle, formulas, hints, walk
 from fidgpt.graph.paths import ParameterRef, describe
 from fidgpt.graph.walk import parts as parts_of
 
@@ -20,6 +20,7 @@ Parts = Mapping[str, Callable[..., Any]]  # constructors and functions that a te
 _ITEMS = {list: "[...]", tuple: "(..., ...)", dict: "{name: ...}"}  # as they are written
 _CALL = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(\(.*\))?\s*", re.DOTALL)
 _PLAIN = (int, float, bool, str, type(None))
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 
 
 class _Unfitting(ConfigError):
@@ -71,7 +72,7 @@ class TextReader:
                 name = f"@{tags[0].__name__}"
                 return self._formula(ref, f"{{{name}}}", {name: TaggedValue(tags=tags)}, sign, text)
             if formulas.is_formula(now):
-                own = fiddle.set_arguments(cloning.clone_part(now))
+                own = fiddle.set_arguments(walk.clone_part(now))
                 return self._formula(ref, f"({own['text']})", own.get("values") or {}, sign, text)
             if hints.is_quantity(now) and hints.fits(now, int | float):
                 return self._formula(ref, "{before}", {"before": now}, sign, text)
@@ -147,7 +148,7 @@ class TextReader:
         likely = self._which_fit(ref, name)
         what = f"there is no component {name!r}"
         with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
-            if not isinstance(values.read_value(text, Any), str):
+            if not isinstance(expressions.read_value(text, Any), str):
                 what = f"{text:.60} is a value, not a component"
                 self.read(ref, text)
                 likely = f"set:{selector}={text} sets it."
@@ -170,12 +171,12 @@ class TextReader:
             return self.read(ParameterRef({key: None}, key, ref), item)
 
         try:
-            return values.read_value(text, hint)
+            return expressions.read_value(text, hint)
         except ConfigError:
             if not self._takes_part(hint):
                 raise
-            if values.item_texts(text, hint):
-                return values.read_items(text, hint, read_item)
+            if expressions.item_texts(text, hint):
+                return expressions.read_items(text, hint, read_item)
             if hints.can_be_typed(hint):
                 raise
             raise self._unfitting(ref, text, function) from None
@@ -222,16 +223,16 @@ class TextReader:
                 inner = self._which_fit(ParameterRef({key: None}, key, ref), "")
                 return f"Write {_ITEMS[type(empty)]}. {inner}"
         known = _classes_in(hint) | dict(self._parts)
-        fitting = fitting_names(hint, known)
-        if near := nearest(text, fitting):
+        names = fitting(hint, known)
+        if near := nearest(text, names):
             return f"Did you mean {' or '.join(near)}?"
-        if not fitting:
+        if not names:
             return "It takes a component, and no named one fits: use a fiddler to set it."
         is_part = isinstance(ref.value, fdl.Buildable)
         now = set(fiddle.all_arguments(ref.value)) if is_part else set()
-        alike = {n: len(now & {*inspect.signature(known[n]).parameters}) for n in fitting}
-        fitting.sort(key=lambda name: (-alike[name], name))
-        return f"Name a component that fits, such as {listed(fitting, most=6)}."
+        alike = {n: len(now & {*inspect.signature(known[n]).parameters}) for n in names}
+        names.sort(key=lambda name: (-alike[name], name))
+        return f"Name a component that fits, such as {listed(names, most=6)}."
 
     def _takes_part(self, hint: Any) -> bool:
         return bool(self._parts) and any(member not in _PLAIN for member in hints.members_of(hint))
@@ -256,7 +257,7 @@ class TextReader:
             return now
         is_dict = isinstance(now, dict)
         with at(f"{ref.path}+={text}"):
-            texts = values.item_texts(text, ref.hint)
+            texts = expressions.item_texts(text, ref.hint)
             if not texts or is_dict != (text[:1] == "{"):
                 form = _ITEMS[type(now)]
                 raise ConfigError(
@@ -277,7 +278,7 @@ class TextReader:
 
 def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
     result = expressions.compute(f"({now!r}) {sign} ({text})", {})
-    asked, hint = values.as_asked(result, ref.hint), ref.hint
+    asked, hint = expressions.as_asked(result, ref.hint), ref.hint
     stays_whole = type(now) is int and float not in hints.members_of(hint)
     if stays_whole and expressions.is_whole(asked):
         asked = int(asked)
@@ -319,3 +320,94 @@ def _kinds(ref: ParameterRef) -> list[Any]:
     is_callable = any(typing.get_origin(t) is Callable for t in hints.members_of(ref.hint))
     kinds = [fdl.Partial, made] if is_callable or _takes_function(ref) else [made, fdl.Partial]
     return [type(ref.value), *kinds] if isinstance(ref.value, fdl.Buildable) else kinds
+
+
+def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
+    """Return the names of the components that may be set where a type is expected.
+
+    Stricter than `hints.fits`, which gives the benefit of the doubt: a Protocol's methods
+    must have parameters of the same names.
+    """
+    members = [member for member in hints.members_of(hint) if not hints.is_unknown(member)]
+    return [
+        name
+        for name, made in components.items()
+        if builds(made) and any(_fits(made, member) for member in members)
+    ]
+
+
+def _fits(made: Any, hint: Any) -> bool:
+    if typing.get_origin(hint) is collections.abc.Callable:
+        if _is_called_as(made, hint):
+            return True
+        asked, hint = typing.get_args(hint) or (None, Any)
+        try:
+            if isinstance(asked, list) and asked:  # without any, a partial holds all it needs
+                inspect.signature(made).bind(*asked)
+        except TypeError:
+            return False
+    returned = hints.hints_of(made).get("return")
+    returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
+    if hints.is_unknown(hint) or hint in (bool, str, None, type(None)):
+        return False
+    if not hints.is_protocol(hint):
+        return inspect.isclass(returned) and inspect.isclass(hint) and issubclass(returned, hint)
+    if inspect.isclass(returned) and hints.role_of(returned) == hint.__name__:
+        return True
+    methods, taken = hints.methods_of(hint), hints.hints_of(made)
+    if inspect.isclass(returned):
+        if any(taken.get(name) is hint for name in _required(made)):
+            return False  # it holds one, as a block does an attention
+        own = {name: hints.own_method(returned, name) for name in methods}
+        is_alike = all(_has_names_of(own[name], asked) for name, asked in methods.items())
+        if is_alike and hints.fits(fdl.Config(returned), hint):
+            return True
+    is_given = methods.keys() == {"__call__"} and {*_required(made)} <= {
+        *_required(methods["__call__"])
+    }
+    return is_given and hints.fits(fdl.Partial(made), hint)
+
+
+def _has_names_of(own: Any, asked: Any) -> bool:
+    names = _required(asked)[1:]
+    return inspect.isfunction(own) and _required(own)[1:][: len(names)] == names
+
+
+def _is_called_as(made: Any, hint: Any) -> bool:
+    """Whether a function, or instances of a class, are called as a Callable of known types is.
+
+    What else may be named is for a config to set.
+    """
+    asked, result = typing.get_args(hint) or (None, Any)
+    call = made if inspect.isroutine(made) else vars(made).get("__call__")
+    if not isinstance(asked, list) or not asked or hints.is_unknown(result) or call is None:
+        return False
+    names = list(inspect.signature(call).parameters)[call is not made :]
+    own, parameters = hints.hints_of(call), inspect.signature(call).parameters
+    result = type(None) if result is None else result
+    unnamed = [name for name in names[len(asked) :] if parameters[name].kind is _POSITIONAL]
+    if len(names) < len(asked) or unnamed or own.get("return", Any) != result:
+        return False
+    pairs = zip(names, asked, strict=False)
+    return all(_takes(parameters[name], own.get(name, Any), asked) for name, asked in pairs)
+
+
+def _takes(parameter: inspect.Parameter, own: Any, asked: Any) -> bool:
+    """Whether a parameter takes what another annotation asks: a Tensor takes a Parameter."""
+    own, asked = (getattr(side, "array_type", side) for side in (own, asked))
+    is_narrower = inspect.isclass(own) and inspect.isclass(asked) and issubclass(asked, own)
+    is_named = parameter.kind in (parameter.KEYWORD_ONLY, *fiddle.VARIADIC)
+    return not is_named and (own == asked or is_narrower)
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters, without the keywords that have defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
+
+
+def builds(made: Any) -> bool:
+    """Whether a graph could hold a call, or the function itself."""
+    if inspect.isclass(made):
+        return not (inspect.isabstract(made) or issubclass(made, dict))
+    return not hints.is_unknown(hints.hints_of(made).get("return", Any))

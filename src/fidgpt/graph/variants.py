@@ -14,8 +14,8 @@ from fidgpt.graph import fiddle, formulas
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.building import Constraint, check_and_bind, made_of, resolve_checked
 from fidgpt.graph.checking import is_wrong
+from fidgpt.graph.codec import is_same
 from fidgpt.graph.hints import computed, is_quantity
-from fidgpt.graph.identity import is_same
 from fidgpt.graph.selectors import find_parameters
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, nodes
 

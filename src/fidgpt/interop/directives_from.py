@@ -8,7 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.conflicts import is_noop
+from fidgpt.compose.report import is_noop
 from fidgpt.errors import ConfigErrors, raise_all
 from fidgpt.graph import ConfigError, bind, fiddle, find_parameter, hints, read_value
 from fidgpt.graph.paths import ParameterRef, describe

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 from fidgpt import configs
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph.expressions import as_asked
 from fidgpt.graph.hints import fits, name_of
-from fidgpt.graph.values import as_asked
 from fidgpt.graph.yaml import Foreign
 from fidgpt.interop.directives_from import bring_about
 

@@ -16,10 +16,10 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.errors import at, raise_all
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
-from fidgpt.graph.cloning import clone
 from fidgpt.graph.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
+from fidgpt.graph.expressions import as_asked, read_value
 from fidgpt.graph.paths import describe
-from fidgpt.graph.values import as_asked, read_value
+from fidgpt.graph.walk import clone
 from fidgpt.graph.yaml import write_yaml
 from fidgpt.interop.hydra import read_config
 

@@ -30,10 +30,9 @@ from fidgpt.parallel import (
 from fidgpt.parallel.experts import EXPERT
 from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
-from fidgpt.plan.collectives import step_collectives
 from fidgpt.plan.estimate import Plan, estimated, peak_of_weights
 from fidgpt.plan.hardware import Cluster
-from fidgpt.plan.stages import Setting, Training
+from fidgpt.plan.stages import Setting, Training, step_collectives
 from fidgpt.plan.trace import RecordedProcesses, Trace, divided_again, repeated, trace, untraced
 from fidgpt.processes import Processes
 from fidgpt.recording import Sent

@@ -7,6 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 
+from fidgpt import model, optim
 from fidgpt.compose.composition import Composition
 from fidgpt.data import Stage
 from fidgpt.graph.binding import numbers_in
@@ -14,38 +15,25 @@ from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import Node, join, parts, step_to
-from fidgpt.model import (
-    Attention,
-    Chunk,
-    LateNormAttention,
-    LatentAttention,
-    MultiTokenTransformer,
-    Transformer,
-    Window,
-)
-from fidgpt.optim import (
-    Constant,
-    CosineDecay,
-    InverseSqrtDecay,
-    LinearDecay,
-    NoDecay,
-    Phases,
-    ScheduleFreeAdamW,
-    WarmupCosine,
-    WarmupStableDecay,
-)
 from fidgpt.parallel import Mesh, MeshParallel, SequenceParallel, TensorParallel, UlyssesContext
 from fidgpt.train import MemorySnapshot, Profiler
 
 _AXES, _TENSOR = ("context", "tensor", "shard"), (TensorParallel, SequenceParallel)
 _SPANS: dict[Any, str] = {
-    **dict.fromkeys((Attention, LateNormAttention, LatentAttention), "window"),
-    **dict.fromkeys((Chunk, Window), "size"),
+    **dict.fromkeys((model.Attention, model.LateNormAttention, model.LatentAttention), "window"),
+    **dict.fromkeys((model.Chunk, model.Window), "size"),
 }
 _BEGIN_LATER = (MemorySnapshot, Profiler, Stage)
-_DECAYING: set[Any] = {WarmupCosine, WarmupStableDecay, CosineDecay, LinearDecay}
-_STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
-_WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
+_DECAYING: set[Any] = {
+    optim.WarmupCosine,
+    optim.WarmupStableDecay,
+    optim.CosineDecay,
+    optim.LinearDecay,
+}
+_STEPS = dict.fromkeys(
+    (optim.Constant, optim.WarmupCosine, optim.WarmupStableDecay), ("warmup_steps",)
+)
+_WARMUPS: dict[Any, tuple[str, ...]] = {optim.Phases: ("warmup",), **_STEPS}
 
 
 def without_effect(composition: Composition) -> list[str]:
@@ -73,7 +61,7 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
     windows = {number(node.value, _SPANS[kind]) for node, kind in calls if kind in _SPANS}
     if windows and max(windows) > seq_len > 0:
         yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
-    shares = (getattr(node.value, "warmup", None) for node, kind in calls if kind is Phases)
+    shares = (getattr(node.value, "warmup", None) for node, kind in calls if kind is optim.Phases)
     warmups = [num_steps for share in shares if isinstance(share, float) and share >= 1]
     warmups += [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
     if warmups and max(warmups) >= num_steps > 0:
@@ -81,7 +69,7 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
     for node, kind in calls:
         if kind in _BEGIN_LATER and (begin := number(node.value, "begin")) > num_steps > 0:
             yield f"{node.path} begins at step {begin}, after the end of the run, at {num_steps=}."
-        ahead = number(node.value, "num_predictions") if kind is MultiTokenTransformer else 0
+        ahead = number(node.value, "num_predictions") if kind is model.MultiTokenTransformer else 0
         if ahead > seq_len - 2 > 0:
             yield f"num_predictions={ahead} is beyond sequences of {seq_len=}."
     kinds = {kind for _, kind in calls}
@@ -99,12 +87,12 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
         number(node.value, "num_chunks") > 1 for node, kind in calls if kind in _TENSOR
     ):
         yield "use_chunked_sums has no sums to send: add fiddler:use_mesh(tensor=...)."
-    if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
+    if optim.ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
         yield (
             "schedule-free AdamW averages weights itself, and the average of those is evaluated: "
             "leave out one of them."
         )
-    if ScheduleFreeAdamW in kinds and _DECAYING & kinds:
+    if optim.ScheduleFreeAdamW in kinds and _DECAYING & kinds:
         yield "schedule-free AdamW takes the place of a decaying rate: add fiddler:use_constant."
 
 
@@ -113,14 +101,14 @@ def _unused_phases(composition: Composition) -> Iterator[str]:
     causes = [cause for cause in composition.effects if cause.kind.role == "edit"]
     named = {edit.path: cause.named for cause in causes for edit in cause.edits}
     for node in parts(composition.resolved.bound):
-        if fdl.get_callable(node.value) is not Phases:
+        if fdl.get_callable(node.value) is not optim.Phases:
             continue
         part: Any = node.value
         shape, lowest = part.shape, computed(part.min_lr_ratio)
         kind = fdl.get_callable(shape) if isinstance(shape, fdl.Buildable) else None
         cause = named.get(f"{node.path}.min_lr_ratio")
-        is_idle = kind is NoDecay
-        if kind is InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
+        is_idle = kind is optim.NoDecay
+        if kind is optim.InverseSqrtDecay and isinstance(steps := computed(part.num_steps), int):
             scales = computed(shape.timescale), computed(part.warmup)
             scale: Any = next((size for size in scales if isinstance(size, int | float)), 0)
             is_idle = scale * (steps if isinstance(scale, float) else 1) > steps * lowest**2
@@ -135,11 +123,11 @@ def _unused_phases(composition: Composition) -> Iterator[str]:
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
     """Yield a sentence for each model with more blocks than layers, or layers that share none."""
     called = ((node.value, fdl.get_callable(node.value)) for node in held)
-    for model, kind in called:
-        if not (inspect.isclass(kind) and issubclass(kind, Transformer)):
+    for part, kind in called:
+        if not (inspect.isclass(kind) and issubclass(kind, model.Transformer)):
             continue
-        depth, first = computed(model.num_layers), model.first_blocks or ()
-        if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
+        depth, first = computed(part.num_layers), part.first_blocks or ()
+        if not isinstance(depth, int) or not isinstance(blocks := part.blocks, list | tuple):
             continue
         if len(blocks) > depth:
             yield (
@@ -147,7 +135,7 @@ def _unused_blocks(held: list[Node]) -> Iterator[str]:
                 f"its num_layers is {depth}. Set the depth before fiddler:unroll."
             )
         entries = {*map(id, first), *map(id, blocks)}
-        if model.sharing is not None and 1 < depth <= len(entries):
+        if part.sharing is not None and 1 < depth <= len(entries):
             yield (
                 f"the sharing of a model shares no weights: each of its {depth} layers has an "
                 "entry of its own. Leave out fiddler:unroll, or tie entries of blocks."

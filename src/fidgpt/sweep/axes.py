@@ -11,10 +11,11 @@ import numpy as np
 
 from fidgpt.compose import directives as registry
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.errors import at
-from fidgpt.graph import ConfigError
+from fidgpt.errors import ConfigError, at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
+
+__all__ = ["Axis", "Choice", "ablation", "axis", "axis_values", "pairs", "repeat"]
 
 _COUNTED = re.compile(r"\s*(-?\d+)\.\.(-?\d+)\s*")
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)

@@ -13,15 +13,13 @@ import fiddle as fdl
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt import graph
 from fidgpt.compose import catalogue, composition, reproduction
-from fidgpt.graph import ConfigError
+from fidgpt.graph import ConfigError, apply_patch, diff, diff_text, fingerprint
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.model import InitError
 from fidgpt.runs.directories import load_run
 from fidgpt.sweep import objective as objectives
-from fidgpt.sweep import progress, results
-from fidgpt.sweep.objective import Objective
+from fidgpt.sweep import results
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.runners.jobs import Runner, jobs_of
 
@@ -87,7 +85,7 @@ class Bounds:
 
     def __init__(
         self,
-        objective: Objective,
+        objective: objectives.Objective,
         good: float | None,
         bad: float | None,
         threshold: float | None = None,
@@ -189,7 +187,7 @@ class Bisection:
                 "the two runs have the same config: the difference is in the "
                 "code, the data or the machine; compare their environment.json."
             )
-        digest = hashlib.sha256(repr([*map(graph.fingerprint, graphs), self._ends]).encode())
+        digest = hashlib.sha256(repr([*map(fingerprint, graphs), self._ends]).encode())
         name = f"bisect-{self.good.name}-{self.bad.name}-{digest.hexdigest()[:8]}"
         self.directory = Path(directory or Path("runs") / name).expanduser()
         self._catalogue = catalogue.own_catalogue(self.allowed)
@@ -211,7 +209,7 @@ class Bisection:
         table = results.ResultsTable(self.directory, jobs)
         todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
         if todo:
-            with progress.Screen(table, console=console, objective=self.objective) as screen:
+            with results.Screen(table, console=console, objective=self.objective) as screen:
                 if not runner.run(todo, screen):
                     raise Stopped
         return [
@@ -294,7 +292,7 @@ class Bisection:
         """
         if len(pieces) == len(self.pieces):
             return self._graphs[1]
-        return graph.apply_patch(self._graphs[0], self._patch_text(pieces), allowed=self.allowed)
+        return apply_patch(self._graphs[0], self._patch_text(pieces), allowed=self.allowed)
 
     def _composed(self, pieces: Pieces) -> fdl.Config:
         """Return the config that is trained to try some differences; raises as `changed`."""
@@ -302,7 +300,7 @@ class Bisection:
 
     def _lines(self, pieces: Pieces) -> list[str]:
         """Describe some differences, a line each."""
-        return graph.diff_text(graph.diff(self._graphs[0], self.changed(pieces))).splitlines()
+        return diff_text(diff(self._graphs[0], self.changed(pieces))).splitlines()
 
     def _directives(self, pieces: Pieces) -> tuple[str, ...]:
         """Return the directives of a config, one of which names a patch file written here."""

@@ -12,7 +12,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.compose import conflicts, report
+from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, call_fiddler, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
@@ -27,6 +27,8 @@ from fidgpt.runs.building import build_trainer, constraints_of, groups_of, try_o
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.summary_text import counted
+
+__all__ = ["Plan", "Point", "plan"]
 
 _MOST_SHOWN = 2  # mistakes
 MOST_POINTS = 10_000  # which take seconds to check; more are a typing error
@@ -247,7 +249,7 @@ class Maker:
             inherited = Counter(item.binding.path for item in resolve(composition.config))
             edits = {effect.number: _edits(effect) for effect in composition.effects}
             with contextlib.suppress(ConfigError):
-                mistakes |= {("", line): line for line in conflicts.outdated(composition)}
+                mistakes |= {("", line): line for line in report.outdated(composition)}
             outside |= dict.fromkeys(report.reaching_out(composition))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):

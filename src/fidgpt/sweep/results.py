@@ -1,4 +1,4 @@
-"""The results of a sweep: the files in its directory, and tables of them."""
+"""The results of a sweep: the files in its directory, tables of them, and a screen meanwhile."""
 
 import csv
 import io
@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -21,11 +22,12 @@ from fidgpt.errors import listed
 from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError, secrets
 from fidgpt.processes.rendezvous import digest_of_sources
-from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
-from fidgpt.sweep.pace import Pace
-from fidgpt.sweep.points import Plan
+from fidgpt.sweep import objective as objectives
+from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.runners.jobs import Ending, Job
-from fidgpt.train.estimates.summary_text import counted, duration, magnitude
+from fidgpt.train.estimates.summary_text import counted, duration
+
+__all__ = ["Results", "read_results"]
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
@@ -36,9 +38,9 @@ _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
 _SECONDS = 2.0  # between two writes while nothing ends
+_BETWEEN_LINES = 15.0  # seconds
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")
-_FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
 _STYLES = {"failed": "red", "diverged": "red", "finished": "green", "running": "bold"}
 # What an earlier process recorded of a point.
 _KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status")
@@ -242,50 +244,10 @@ def table(
     return columns
 
 
-def points_table(plan: Plan, *, pace: Pace, price: float | None = None) -> Table:
-    """Return the points of a sweep with their size, FLOPs, days, and price if it is known.
-
-    Args:
-      plan: the points.
-      pace: of the machine.
-      price: of a second; None if it is not known.
-    """
-    rows = [
-        (
-            *(point.name, point.short, f"{point.cost.parameters:,}"),
-            magnitude(point.cost.flops, _FLOPS),
-            duration(pace.seconds(point)),
-            *([f"{price * pace.seconds(point):,.2f}"] if price else []),
-        )
-        for point in plan.points
-    ]
-    numbers = ("parameters", "FLOPs", "about", *(["price"] if price else []))
-    return table(("point", "fingerprint", *numbers), rows, numbers=numbers)
-
-
-def summary_lines(plan: Plan, *, pace: Pace, done: Collection[str] = ()) -> list[str]:
-    """Return what follows a table of points: their number and time, and what each axis moves.
-
-    Args:
-      plan: the points.
-      pace: of the machine.
-      done: fingerprints of finished points.
-    """
-    left = [point for point in plan.points if point.fingerprint not in done]
-    num_done = len(plan.points) - len(left)
-    text = counted(len(plan.points), "point") + (f", {num_done} of them done" if num_done else "")
-    if left:
-        seconds = sum(map(pace.seconds, left))
-        rest = "for the rest, " if num_done else ""
-        text += f", about {duration(seconds)} {rest}in sequence, {pace.basis}"
-    folded = [f"{plan.num_folded} more are the same runs as some of these"] * bool(plan.num_folded)
-    return [text, *folded, *plan.moves]
-
-
 def results_table(rows: Iterable[Result], objective: Objective | None = None) -> Table:
     """Return the results of points, with the last words of those that failed."""
     rows = list(rows)
-    names = dict.fromkeys([*reversed(USUAL), objective.name if objective else "loss"])
+    names = dict.fromkeys([*reversed(objectives.USUAL), objective.name if objective else "loss"])
     shown = [name for name in names if any(name in row["metrics"] for row in rows)]
     words = ["last words"] if any(row["last_words"] for row in rows) else []
     lines: list[list[str | Text]] = []
@@ -304,7 +266,7 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
 def best(rows: Iterable[Result], objective: Objective | None = None) -> Result | None:
     """Return the best finished row, or the best of those that still run if none is finished."""
     rows = [row for row in rows if row["status"] not in FAILED]
-    by = objective or usual(rows)
+    by = objective or objectives.usual(rows)
     rows = [row for row in rows if isinstance(row["metrics"].get(by.name), int | float)]
     rows = [row for row in rows if row["status"] == "finished"] or rows
     return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
@@ -345,14 +307,14 @@ class Results(list[Result]):
         Raises:
           ConfigError: the metric lacks a direction.
         """
-        return best(self, objective_of(name) if name else self._objective)
+        return best(self, objectives.objective_of(name) if name else self._objective)
 
     def __rich__(self) -> RenderableType:
         return Group(results_table(self, self._objective), Text(self._verdict()))
 
     def _verdict(self) -> str:
         """Return which point is the best, by the mean of the runs that repeat it."""
-        by, groups = self._objective or usual(self), dict[Any, list[Result]]()
+        by, groups = self._objective or objectives.usual(self), dict[Any, list[Result]]()
         for row in self:
             if row["status"] == "finished" and isinstance(row["metrics"].get(by.name), int | float):
                 values = (item for item in row["values"].items() if not SEED.search(item[0]))
@@ -382,7 +344,7 @@ def read_results(directory: str | Path) -> Results:
     rows = read_table(Path(directory))
     if not rows:
         raise ConfigError(f"{directory} holds no sweep: there is no table.jsonl with rows in it.")
-    return Results(rows, read_objective(Path(directory)))
+    return Results(rows, objectives.read_objective(Path(directory)))
 
 
 def as_html(shown: Any) -> str:
@@ -392,3 +354,138 @@ def as_html(shown: Any) -> str:
     return console.export_html(
         inline_styles=True, code_format="<pre style='line-height:1.3'>{code}</pre>"
     )
+
+
+class Screen:
+    """Shows a sweep while it runs, and keeps its table.
+
+    Args:
+      table: the results.
+      console: where to write; defaults to standard output.
+      num_jobs: the number of jobs, if the table does not have all of them yet.
+      objective: what points are compared by, which the directory records; defaults to the held-out
+        loss.
+
+    Attributes:
+      table: as given.
+    """
+
+    def __init__(
+        self,
+        table: ResultsTable,
+        *,
+        console: Console | None = None,
+        num_jobs: int | None = None,
+        objective: Objective | None = None,
+    ) -> None:
+        self.table = table
+        self._num_jobs = num_jobs or len(table.jobs)
+        self._objective = objective
+        self._console = console or console_of_log()
+        self._begin = 0.0  # of the first run
+        self._flops = 0.0  # of all runs since then
+        self._furthest: dict[str, int] = {}  # step of each run
+        self._shown: dict[str, float] = {}
+        self._live = Live(console=self._console, get_renderable=self._view, transient=True)
+
+    def __enter__(self) -> Self:
+        directory = self.table.directory
+        claim(directory)
+        for line in changed_code(self.table):
+            self.log(f"warning: {line}")
+        if self._objective is not None:
+            objectives.write_objective(self._objective, directory)
+        self.table.write()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._live.stop()
+        self.table.write()
+
+    def started(self, job: Job) -> None:
+        """Show that a process of the job was started."""
+        self.table.started(job)
+        step = self.table.row(job)["step"]
+        self._shown[job.point.fingerprint] = time.monotonic()
+        self._furthest[job.point.fingerprint] = step
+        self._begin = self._begin or time.monotonic()
+        if self._console.is_terminal:
+            self._live.start()  # not before there is something to see
+        else:
+            self._log_of(job, f"resumes after step {step:,}" if step else "starts")
+
+    def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
+        """Record a row of metrics, and show one now and then."""
+        self.table.progressed(job, row)
+        before = self._furthest[job.point.fingerprint]
+        self._furthest[job.point.fingerprint] = step = max(before, row["step"])
+        self._flops += _flops(job, step - before)
+        now = time.monotonic()
+        if self._console.is_terminal or now - self._shown[job.point.fingerprint] < _BETWEEN_LINES:
+            return
+        self._shown[job.point.fingerprint] = now
+        self._log_of(job, f"{self._numbers(job)}{self._left()}")
+
+    def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
+        """Show how a process of the job ended."""
+        self.table.ended(job, ending)
+        text = ending.status
+        if ending.last_words:
+            text += f": {ending.last_words}"
+        elif ending.status == "finished":
+            text += f", {self._numbers(job)}{self._best(job)}"
+        self._log_of(job, f"{text.rstrip('.')}. It will be retried." if again else text)
+
+    def waits(self, job: Job) -> None:
+        """Show that another process runs the job."""
+        self._log_of(job, "another process is running it; waiting.")
+
+    def stops(self) -> None:
+        """Show that a signal asked for the end."""
+        self.log("Stopping: each run saves and exits. Press again to end them at once.")
+
+    def tick(self) -> None:
+        """Write the table now and then."""
+        self.table.tick()
+
+    def log(self, text: str) -> None:
+        """Write a line for the user."""
+        self._console.print(text, soft_wrap=True, markup=False, emoji=False)
+
+    def _log_of(self, job: Job, text: str) -> None:
+        count = f"[{self.table.jobs.index(job) + 1}/{self._num_jobs}]"
+        self.log(f"{count} {job.point.name}: {text}")
+
+    def _numbers(self, job: Job) -> str:
+        row = self.table.row(job)
+        names = dict.fromkeys(["loss", (self._objective or objectives.usual([row])).name])
+        numbers = [f"{name} {row['metrics'][name]:.4f}" for name in names if name in row["metrics"]]
+        return ", ".join([f"step {row['step']:,}/{row['num_steps']:,}", *numbers])
+
+    def _best(self, job: Job | None = None) -> str:
+        """Return which point is best so far; of a job that has just ended, whether it is."""
+        rows = [row for row in self.table if row["status"] == "finished"]
+        by = self._objective or objectives.usual(rows)
+        row = best(rows, by)
+        if row is not None and job is not None and row["fingerprint"] == job.point.fingerprint:
+            return "; the best so far"
+        return f"; best so far {row['name']} with {row['metrics'][by.name]:.4f}" if row else ""
+
+    def _view(self) -> Group:
+        """Return the live table, and a line about all points."""
+        running = [row for row in self.table if row["status"] == "running"]
+        text = tally(self.table, self._num_jobs) + self._left() + self._best()
+        return Group(results_table(running, self._objective), Text(text))
+
+    def _left(self) -> str:
+        rows = [(job, self.table.row(job)) for job in self.table.jobs]
+        todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
+        flops = sum(_flops(job, job.point.cost.num_steps - step) for job, step in todo)
+        if not self._flops:
+            return ""
+        left = (time.monotonic() - self._begin) / self._flops * flops
+        return f", about {duration(left)} left in total"
+
+
+def _flops(job: Job, num_steps: int) -> float:
+    return job.point.cost.flops / job.point.cost.num_steps * num_steps

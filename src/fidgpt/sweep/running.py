@@ -1,29 +1,103 @@
-"""A sweep: many configs as one set, composed, shown, run and read back."""
+"""A sweep: many configs as one set, composed, shown with what they take, run and read back."""
 
+import bisect
 import hashlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import fiddle as fdl
 from rich.console import Console, Group, RenderableType
+from rich.table import Table
 from rich.text import Text
 
-from fidgpt.compose import catalogue, composition, reproduction
+from fidgpt import cost
+from fidgpt.compose import reproduction
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
-from fidgpt.plan import cluster_named
+from fidgpt.plan import Planner, cluster_named
+from fidgpt.runs.building import build_trainer
 from fidgpt.runs.directories import name_of_base
-from fidgpt.sweep import progress, results
+from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
-from fidgpt.sweep.pace import Pace, planned_pace
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
-from fidgpt.train.device import VARIABLE
-from fidgpt.train.estimates.summary_text import duration
+from fidgpt.train.device import VARIABLE, cluster_at_hand, machine_named
+from fidgpt.train.estimates.summary_text import counted, duration, magnitude
+
+__all__ = ["Sweep"]
+
+_FLOPS = ["", "k", "M", "G", "T", "P", "E", "Z"]
+MOST_PLANNED = 32  # kinds of points; a plan takes a tenth of a second or more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How long points take on a machine.
+
+    Attributes:
+      basis: where the times come from, in words.
+      steps: FLOPs and seconds of the known steps, in order of FLOPs.
+      kinds: seconds of a step by the kind of a point. A point of another kind computes at the
+        FLOP/s of the known step that is the next larger one.
+    """
+
+    basis: str
+    steps: Sequence[tuple[float, float]]
+    kinds: dict[object, float]
+
+    def seconds(self, point: Point) -> float:
+        """Return the time of a point."""
+        number, each = point.cost.num_steps, point.cost.flops / max(1, point.cost.num_steps)
+        if point.cost.kind in self.kinds:
+            return number * self.kinds[point.cost.kind]
+        at = bisect.bisect_left(self.steps, (each, 0.0))
+        flops, seconds = self.steps[min(at, len(self.steps) - 1)]
+        return number * each * seconds / flops
+
+
+def planned_pace(points: Sequence[Point], machine: str | None, *, allowed: tuple[str, ...]) -> Pace:
+    """Return the pace of points by the plan of one of each kind.
+
+    Args:
+      points: one or more.
+      machine: its name; None for the one at hand.
+      allowed: packages of the user's own whose callables a config may name.
+
+    Raises:
+      ValueError: the machine is unknown, or cannot run a point.
+    """
+    first: dict[object, Point] = {}
+    for point in points:
+        first.setdefault(point.cost.kind, point)
+    sizes = {kind: one.cost.flops / max(1, one.cost.num_steps) for kind, one in first.items()}
+    every = sorted(first, key=sizes.__getitem__)
+    number = min(len(every), MOST_PLANNED)
+    chosen = [every[i * (len(every) - 1) // max(1, number - 1)] for i in range(number)]
+    kinds = {kind: _step_seconds(first[kind], machine, allowed) for kind in chosen}
+    basis = f"as planned for {machine}" if machine else "as planned for this machine"
+    if len(chosen) < len(every):
+        basis += f" for {number} of {len(every):,} kinds of points, the others as the next of them"
+    basis += "" if machine else ", besides the time to start each"
+    return Pace(basis=basis, steps=[(sizes[kind], kinds[kind]) for kind in chosen], kinds=kinds)
+
+
+def _step_seconds(point: Point, machine: str | None, allowed: tuple[str, ...]) -> float:
+    composition = compose(point.directives, own_catalogue(allowed))
+    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=False)
+    dtype, parallel = trainer.precision.dtype, trainer.parallel
+    cluster = machine_named(machine, dtype) if machine else cluster_at_hand(parallel, dtype)
+    planner = Planner(trainer, cluster)
+    setting = planner.setting(parallel.layout(cluster.size))
+    try:
+        return planner.plan(setting).step
+    except cost.NEEDS_NUMBERS:
+        return planner.plan_of_weights(setting).step
 
 
 class Sweep:
@@ -79,9 +153,7 @@ class Sweep:
         """
         points = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            cfg = composition.compose(
-                points.points[0].directives, catalogue.own_catalogue(self.allowed)
-            ).config
+            cfg = compose(points.points[0].directives, own_catalogue(self.allowed)).config
             refuse_unreportable(self.objective, cfg)
         return points
 
@@ -128,7 +200,7 @@ class Sweep:
         """
         every, by = self.jobs, self.compared_by
         table = ResultsTable(self.directory, every)
-        with progress.Screen(table, objective=by, console=console) as screen:
+        with results.Screen(table, objective=by, console=console) as screen:
             todo = [job for job in every if screen.table.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")
@@ -143,13 +215,13 @@ class Sweep:
         pace = self.pace()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
         lines = [
-            *results.summary_lines(self.plan, pace=pace, done=done),
+            *summary_lines(self.plan, pace=pace, done=done),
             f"in {self.directory}",
         ]
         name = os.environ.get(VARIABLE)
         size = cluster_named(name).size if name and not name.startswith("cpu") else 1
         price = self.price and self.price * size / 3600
-        table = results.points_table(self.plan, pace=pace, price=price)
+        table = points_table(self.plan, pace=pace, price=price)
         return Group(table, *map(Text, lines))
 
     def within(self, budget: float, *, is_time: bool, drops: bool) -> list[Point]:
@@ -220,3 +292,43 @@ def default_name(items: Sequence[Item]) -> str:
     digest = hashlib.sha256(repr([piece for name in names for piece in name]).encode()).hexdigest()
     base = name_of_base(fixed[:1])
     return f"sweep-{base}-{digest[:8]}"
+
+
+def points_table(plan: Plan, *, pace: Pace, price: float | None = None) -> Table:
+    """Return the points of a sweep with their size, FLOPs, days, and price if it is known.
+
+    Args:
+      plan: the points.
+      pace: of the machine.
+      price: of a second; None if it is not known.
+    """
+    rows = [
+        (
+            *(point.name, point.short, f"{point.cost.parameters:,}"),
+            magnitude(point.cost.flops, _FLOPS),
+            duration(pace.seconds(point)),
+            *([f"{price * pace.seconds(point):,.2f}"] if price else []),
+        )
+        for point in plan.points
+    ]
+    numbers = ("parameters", "FLOPs", "about", *(["price"] if price else []))
+    return results.table(("point", "fingerprint", *numbers), rows, numbers=numbers)
+
+
+def summary_lines(plan: Plan, *, pace: Pace, done: Collection[str] = ()) -> list[str]:
+    """Return what follows a table of points: their number and time, and what each axis moves.
+
+    Args:
+      plan: the points.
+      pace: of the machine.
+      done: fingerprints of finished points.
+    """
+    left = [point for point in plan.points if point.fingerprint not in done]
+    num_done = len(plan.points) - len(left)
+    text = counted(len(plan.points), "point") + (f", {num_done} of them done" if num_done else "")
+    if left:
+        seconds = sum(map(pace.seconds, left))
+        rest = "for the rest, " if num_done else ""
+        text += f", about {duration(seconds)} {rest}in sequence, {pace.basis}"
+    folded = [f"{plan.num_folded} more are the same runs as some of these"] * bool(plan.num_folded)
+    return [text, *folded, *plan.moves]

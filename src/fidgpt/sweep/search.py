@@ -31,11 +31,9 @@ from fidgpt.graph import ConfigError, expressions, suggest
 from fidgpt.model import InitError
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import objective as objectives
-from fidgpt.sweep import progress
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
-from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
-from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
+from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, Screen, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train import device, run_directory
 
@@ -228,7 +226,7 @@ class Found:
     """
 
     results: Results
-    objective: Objective
+    objective: objectives.Objective
     is_whole: bool
     summary: str
     allowed: Sequence[str]
@@ -397,7 +395,7 @@ class Search:
         return Group(*map(Text, [line, *self.points.effects[1]]))
 
 
-class Driver(progress.Screen):
+class Driver(Screen):
     """A screen that turns trials into jobs as slots free up, and reports results to the study.
 
     Args:

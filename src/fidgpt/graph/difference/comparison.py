@@ -10,11 +10,11 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import cloning, fiddle, formulas, hints, walk
+from fidgpt.graph import fiddle, formulas, hints, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import Argument, BoundGraph
+from fidgpt.graph.codec import is_same, value_key
 from fidgpt.graph.difference import changes
-from fidgpt.graph.identity import is_same, value_key
 from fidgpt.graph.outlines import leaf_text
 
 PlaceKey = tuple[int, str]  # the identity of a node, and the step to what it holds
@@ -110,7 +110,7 @@ class Comparison:
         if any(walk.IS_PART[type(self.new.node_of[me].value)] for me in both):
             # Partners are found by identity: compare with a copy.
             new_nodes = walk.nodes(self.new.root)
-            copies = cloning.copies_of(new_nodes)
+            copies = walk.copies_of(new_nodes)
             self._originals = {id(copies[id(node.value)]): node.value for node in new_nodes}
             self.new = BoundGraph(copies[id(self.new.root)])
         self._was: dict[int, tuple[Any, _Pass]] = {}  # the old partner, by the identity of the new

@@ -9,11 +9,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt import errors
-from fidgpt.graph import bound, cloning, codec, fiddle, files, identity, paths
-from fidgpt.graph.difference import comparison, expectations, places
+from fidgpt.graph import bound, codec, fiddle, files, paths, walk
+from fidgpt.graph.difference import comparison, places
 from fidgpt.graph.difference.changes import Changes
-from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
-from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_to, title
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
@@ -38,7 +36,7 @@ class Patch:
 
     def text(self) -> str:
         """Return the patch as the text of a file."""
-        return files.to_json({"format": FORMAT, "version": VERSION, **vars(self)})
+        return files.to_json({"format": FORMAT, "version": files.VERSION, **vars(self)})
 
 
 def patch_of(old: Any, new: Any) -> Patch:
@@ -82,7 +80,7 @@ class _Maker:
             path = self.comparison.new.path(part)
             with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
-        expects = expectations.expected(self.comparison, self._changes)
+        expects = places.expected(self.comparison, self._changes)
         return Patch(self._changes, dict(sorted(self._parts.items())), expects)
 
     def _kept(self, new: Any) -> Any:
@@ -92,11 +90,11 @@ class _Maker:
 
     def _is_alike(self, old: Any, new: Any) -> bool:
         """Return whether a value stays: an equal one, or a node that becomes the new one."""
-        if IS_PART[type(old)] or IS_PART[type(new)]:
-            return IS_PART[type(old)] and self._kept(new) is old
-        if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
-            return identity.is_same(old, new)
-        items = list(places.both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+        if walk.IS_PART[type(old)] or walk.IS_PART[type(new)]:
+            return walk.IS_PART[type(old)] and self._kept(new) is old
+        if fiddle.kind_of(old) is not fiddle.kind_of(new) or not walk.IS_NODE[type(new)]:
+            return codec.is_same(old, new)
+        items = list(places.both(dict(walk.children(old)), dict(walk.children(new)), fdl.NO_VALUE))
         return len(old) == len(new) and all(self._is_alike(*pair) for _, pair in items)
 
     def _compare(self, old: Any, new: Any) -> None:
@@ -108,14 +106,14 @@ class _Maker:
         for key, values in places.both(
             fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
         ):
-            with errors.at(place := join(path, step_to(key))):
+            with errors.at(place := walk.join(path, walk.step_to(key))):
                 self._place(place, *values)
         for key, tags in places.both(
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
         ):
             if tags[0] != tags[1]:
                 names = [sorted(map(codec.name_of, side)) for side in tags]
-                self._at(join(path, step_to(key)))["tags"] = names
+                self._at(walk.join(path, walk.step_to(key)))["tags"] = names
 
     def _place(self, path: str, old: Any, new: Any) -> None:
         """Record the change of a place; of its items alone where the rest of a list stays."""
@@ -142,7 +140,7 @@ class _Maker:
     def _entry(self, part: Any) -> dict[str, Any]:
         """Return the entry of a new node."""
         known, tags = fiddle.set_arguments(part), fiddle.nonempty_tags(part).items()
-        return head_of(part) | {
+        return files.head_of(part) | {
             "set": {str(key): codec.encode(value, self._refer) for key, value in known.items()},
             "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
@@ -206,7 +204,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
       ConfigErrors: places are missing, or hold something else than they did.
       ConfigError: a new value does not fit where it belongs, or is not one.
     """
-    root = cloning.clone(root)
+    root = walk.clone(root)
     planned: list[tuple[str, paths.ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
 
@@ -218,7 +216,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         refer = {"keep": keep, "part": made.__getitem__}
         for path, entry in patch.parts.items():
             with _at(path):
-                made[path] = new_part(entry, find)
+                made[path] = files.new_part(entry, find)
         for path, change in patch.changes.items():
             try:
                 with _at(path):
@@ -228,12 +226,12 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
             else:
                 new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
                 planned.append((path, ref, change, new))
-        errors.raise_all([*messages, *expectations.unmet(root, patch.changes, patch.expects)])
+        errors.raise_all([*messages, *places.unmet(root, patch.changes, patch.expects)])
         for path, entry in patch.parts.items():
             with _at(path):
-                add_tags(made[path], entry.get("tags", {}), find)
+                files.add_tags(made[path], entry.get("tags", {}), find)
                 for name, value in entry.get("set", {}).items():
-                    key = key_of(made[path], name)
+                    key = files.key_of(made[path], name)
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
     called = [places.held(ref.container, ref.key) for _, ref, _, _ in planned]
     for path, ref, change, _ in planned:
@@ -254,7 +252,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                 root = new
             else:
                 _put(ref, change, new, find)
-    nodes(root)  # refuses a node that contains itself now
+    walk.nodes(root)  # refuses a node that contains itself now
     return root
 
 
@@ -275,7 +273,7 @@ def _put(ref: paths.ParameterRef, change: Mapping[str, Any], new: Any, find: cod
     holder = ref.container
     if new is not fdl.NO_VALUE:
         if isinstance(holder, fdl.Buildable) and fiddle.parameter_of(holder, ref.key) is None:
-            raise errors.ConfigError(f"{title(holder)} has no parameter {ref.key!r}.")
+            raise errors.ConfigError(f"{walk.title(holder)} has no parameter {ref.key!r}.")
         ref.write(new)
     for name in change.get("tags", [(), ()])[1]:
         fdl.add_tag(holder, ref.key, codec.find_tag(name, find))  # pyright: ignore

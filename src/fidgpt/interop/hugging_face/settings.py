@@ -17,8 +17,8 @@ from fidgpt.configs.hub import Family
 from fidgpt.configs.readings import READINGS
 from fidgpt.configs.windows import FULL, OLD_KINDS, SLIDING
 from fidgpt.graph import ConfigError
+from fidgpt.graph.expressions import as_asked
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
-from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json
 from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
 from fidgpt.interop.hugging_face.quantized import unknown_codes

@@ -20,11 +20,12 @@ import torch
 
 from fidgpt import forking
 from fidgpt.files import lock, read_json, write_whole
-from fidgpt.forking import Forked, Forks
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail, failure_reason
 from fidgpt.train.trackers.trackers import GROUP, Row
+
+__all__ = ["Ending", "Events", "Job", "LocalRunner", "Runner", "jobs_of"]
 
 _MARK = "done.json"
 _DIVERGED = re.compile(r"step \d+ diverged")
@@ -455,7 +456,7 @@ class LocalRunner(Runner):
     """
 
     _shares: list[dict[str, str]] = field(default_factory=list, init=False, repr=False)
-    _forks: Forks | None = field(default=None, init=False, repr=False)
+    _forks: forking.Forks | None = field(default=None, init=False, repr=False)
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
         """Run all jobs; see Runner."""
@@ -476,7 +477,7 @@ class LocalRunner(Runner):
             share = {**share, _VISIBLE: ",".join(dict.fromkeys(own))}
         start = log.seek(0, os.SEEK_END)
         if job.point.cost.num_processes == 1 and forking.is_safe():
-            self._forks = self._forks or Forks(_PRELOADED)
+            self._forks = self._forks or forking.Forks(_PRELOADED)
             process = self._forks.start(job.command[1:], output=log, env=job.environment(share))
         else:
             process = Popen(
@@ -498,7 +499,7 @@ class _Process:
     """
 
     def __init__(
-        self, job: Job, log: IO[bytes], start: int, process: Popen[bytes] | Forked
+        self, job: Job, log: IO[bytes], start: int, process: Popen[bytes] | forking.Forked
     ) -> None:
         self._job, self._log_start, self._process = job, start, process
         self._locked = os.dup(log.fileno())

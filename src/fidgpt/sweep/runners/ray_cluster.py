@@ -15,7 +15,6 @@ from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import keeper, remote
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
-from fidgpt.sweep.runners.remote import Claim
 
 _GRACE = 30.0  # seconds in which the other processes may end after one has failed
 _PATIENCE = 5.0  # seconds for a cluster to answer
@@ -43,7 +42,7 @@ class RayAttempt:
             log.touch()
         logs = [str(log.resolve()) for log in self._logs]
         self._claimed = [place.claim.remote(log) for place, log in zip(places, logs, strict=True)]
-        self._claims: list[Claim] = []
+        self._claims: list[remote.Claim] = []
         self._ends: dict[Any, int] = {}  # the future of each process that runs, with its rank
         self._statuses: dict[int, int] = {}  # by rank, in the order in which processes ended
         self._kill_at = float("inf")
@@ -92,7 +91,7 @@ class RayAttempt:
         import ray
 
         ready, missing = ray.wait(self._claimed, num_returns=len(self._claimed), timeout=0)
-        claims: list[Claim] = ray.get(ready)  # raises what went wrong with any of them
+        claims: list[remote.Claim] = ray.get(ready)  # raises what went wrong with any of them
         if missing:
             return "pending"
         if self._job.is_done or any(claim.log_start is None for claim in claims):
@@ -129,7 +128,7 @@ class RayAttempt:
         remove_placement_group(self._group)
 
 
-def assigned(claims: Sequence[Claim], *, threads: int) -> list[dict[str, str]]:
+def assigned(claims: Sequence[remote.Claim], *, threads: int) -> list[dict[str, str]]:
     """Return what each process is assigned: threads, GPUs, and its rank if there are several.
 
     Processes on one node see the same GPUs, which NCCL needs for direct transfers between them, and

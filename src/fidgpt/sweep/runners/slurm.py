@@ -18,9 +18,8 @@ from typing import IO, Any, ClassVar, NamedTuple
 from fidgpt import files
 from fidgpt.data.errors import import_extra
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.runners import remote, slurm_task
+from fidgpt.sweep.runners import remote
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
-from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task
 from fidgpt.train.estimates.summary_text import counted
 from fidgpt.train.trackers.trackers import GROUP
 
@@ -32,7 +31,7 @@ _COMMANDS = ("sbatch", "scancel", "scontrol", "squeue")
 _OVER = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"}
 _OVER |= {"OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT", ""}
 _ORDINARY = {"BeginTime", "Cleaning", "JobArrayTaskLimit", "None", "Priority", "Resources", ""}
-BY_VALUE = (slurm_task, files, remote)  # modules that nodes need not import
+BY_VALUE = (files, remote)  # modules that nodes need not import
 
 
 class SlurmError(ConfigError):
@@ -98,12 +97,12 @@ class SlurmAttempt:
         if self not in self.runner.active or self.state.state == "PENDING":
             return "pending"
         record = files.read_json(self.record)
-        if record.get("state") == REFUSED:
+        if record.get("state") == remote.REFUSED:
             state: State = "refused"
         elif has_ended(record) or self._is_overdue(record):
             state = self._exit(record)
         else:
-            return "running" if record.get("state") == RUNNING else "pending"
+            return "running" if record.get("state") == remote.RUNNING else "pending"
         self.runner.active.remove(self)
         return state
 
@@ -116,7 +115,7 @@ class SlurmAttempt:
         if self.state.state not in _OVER:
             self._over_since = None
             return False
-        if self.state.state == "CANCELLED" and record.get("state") != RUNNING:
+        if self.state.state == "CANCELLED" and record.get("state") != remote.RUNNING:
             return True
         now = time.monotonic()
         self._over_since = self._over_since or now
@@ -129,13 +128,13 @@ class SlurmAttempt:
             return Exit(0)
         if self.state.state == "CANCELLED" or record.get("is_cancelled"):
             return Exit(status, "cancelled in Slurm", is_cancelled=True)
-        if record.get("state") == ENDED:
+        if record.get("state") == remote.ENDED:
             ranks = range(self.runner.num_processes)
             records = [files.read_json(remote.of_rank(self.record, rank)) for rank in ranks]
             reasons = [record.get("reason", "") for record in records if record.get("status")]
             return Exit(status, remote.first_cause(reasons))
         match self.state.state:
-            case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
+            case "FAILED" | "COMPLETED" if record.get("state") == remote.REQUEUED:
                 # Slurm may start it again before the node has forgotten the last start.
                 reason = "returned to the queue, but Slurm did not restart it"
                 return Exit(1, reason, is_lost=True)
@@ -156,7 +155,7 @@ def has_ended(record: Mapping[str, Any]) -> bool:
 
     One that SIGTERM ended may be in the queue again: Slurm knows whether it was cancelled.
     """
-    return record.get("state") == ENDED and not record.get("is_terminated")
+    return record.get("state") == remote.ENDED and not record.get("is_terminated")
 
 
 def _names_of_points(path: Path) -> dict[str, str]:
@@ -263,7 +262,7 @@ class SlurmRunner(Runner):
             return None
         attempt.name = name
         record = files.read_json(attempt.record)
-        is_over = record.get("state") == REFUSED or has_ended(record)
+        is_over = record.get("state") == remote.REFUSED or has_ended(record)
         if (is_over or attempt.state.state in _OVER) and record.get("status") != 0:
             return None
         self.active.append(attempt)
@@ -379,10 +378,10 @@ class SlurmRunner(Runner):
         }
         return {name: value for name, value in parameters.items() if value is not None}
 
-    def task(self, job: Job, record: Path) -> Task:
+    def task(self, job: Job, record: Path) -> remote.Task:
         """Return the task of a job, which records its state in a file."""
         directory = job.directory.absolute()
-        return Task(
+        return remote.Task(
             start_command=job.start_command,
             resume_command=job.resume_command,
             directory=directory,
