@@ -26,7 +26,7 @@ from fidgpt.data import Batch
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
 from fidgpt.train import Trainer, micro_batches, train_step
-from fidgpt.train.delayed_metrics import StepStatus
+from fidgpt.train.step_metrics import StepStatus
 
 GPU = torch.device("cuda", 0)
 # Operations that only ask for memory, or for a device.

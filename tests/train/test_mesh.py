@@ -21,8 +21,8 @@ from fidgpt.parallel import (
     MeshParallel,
     ParallelError,
     TensorParallel,
-    chunks,
     data_parallel,
+    linear,
 )
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
@@ -189,11 +189,11 @@ def recorded(events: list[str], change: Callable[[Tensor, int | None], Tensor]) 
 
 def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    monkeypatch.setattr(chunks, "begin_sum", recorded(events, lambda x, dim: 2 * x))
+    monkeypatch.setattr(linear, "begin_sum", recorded(events, lambda x, dim: 2 * x))
     projection = nn.Linear(4, 3)
     x = torch.randn(2, 6, 4, requires_grad=True)
     expected = 2 * projection(x)
-    chunks.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=False)
+    linear.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=False)
     with Products(events):
         summed = projection(x)
     assert events == ["compute", "send"] * 3 + ["wait"] * 3

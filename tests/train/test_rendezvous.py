@@ -204,8 +204,7 @@ except ParallelError as error:
 _HANGS_IN_SAVE = """
 import os, time
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.processes.heartbeat import advance
-from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.processes.heartbeat import BackgroundProcesses, advance
 from fidgpt.train.checkpoints.writing import BackgroundWriter
 
 writer = BackgroundWriter()
@@ -242,7 +241,7 @@ def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     first, _ = run_ranks(2, tmp_path / "hangs.py", folder=tmp_path)
     assert "process 1 of 2" in first
     assert "did not come to a collective within parallel.timeout=1.5 s" in first
-    assert "hangs.py:16 in write_to_a_disk_that_hangs" in first
+    assert "hangs.py:15 in write_to_a_disk_that_hangs" in first
     assert first.endswith("True\n")
 
 

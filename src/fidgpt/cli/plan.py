@@ -10,8 +10,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.model.wrappers import InFloat8
 from fidgpt.plan import Cluster, Plan, Planner, Ranking
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.plan_page import page
-from fidgpt.train.estimates.plan_text import page_data, plan_text, plans_text
+from fidgpt.train.estimates.plan_text import page, page_data, plan_text, plans_text
 from fidgpt.train.run_directory import print_stderr
 
 

@@ -26,8 +26,7 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.facts import Summary, summary_of
-from fidgpt.train.estimates.group_facts import parameter_groups
+from fidgpt.train.estimates.facts import Summary, parameter_groups, summary_of
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 

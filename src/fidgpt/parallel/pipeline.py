@@ -24,6 +24,7 @@ from fidgpt.model.linear import extended
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import Transformer
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
+from fidgpt.parallel.linear import defer_weight_gradients
 from fidgpt.parallel.pipeline_schedule import (
     Action,
     Schedule,
@@ -34,7 +35,6 @@ from fidgpt.parallel.pipeline_schedule import (
     places_of,
     timeline,
 )
-from fidgpt.parallel.weight_gradients import defer_weight_gradients
 from fidgpt.placement import Holders, whole_shape
 from fidgpt.processes import Processes
 

@@ -22,7 +22,7 @@ from fidgpt.graph.walk import parts
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import Trainer
 from fidgpt.train.device import first_line, is_lack_of_memory
-from fidgpt.train.estimates.recipe import trainable_copy
+from fidgpt.train.estimates.facts import trainable_copy
 from fidgpt.train.trackers.trackers import require_packages
 
 _REMEDY = (

@@ -15,11 +15,8 @@ from fidgpt.model.generation import Choice, Draft, Sampling, UntilString, write
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
-from fidgpt.train.custom import custom_class
 from fidgpt.train.device import derive_seed
-from fidgpt.train.gradients import norms_of
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.run_directory import RunError
 
 __all__ = [
     "DomainValidation",
@@ -80,35 +77,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-@contextmanager
-def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterator[None]:
-    """Undo what a custom evaluator does to modes, gradients and `requires_grad` of a model.
-
-    Args:
-      model: which trains on after the block.
-      evaluator: is called in the block.
-      name: of the evaluator in a run.
-
-    Raises:
-      RunError: it changed parameters.
-    """
-    if custom_class(type(evaluator)) is None:
-        yield
-        return
-    parameters, modes = [*model.parameters()], [(m, m.training) for m in model.modules()]
-    trained, norms = [parameter.requires_grad for parameter in parameters], norms_of(parameters)
-    yield
-    for module, mode in modes:
-        module.training = mode
-    for parameter, is_trained in zip(parameters, trained, strict=True):
-        parameter.requires_grad_(is_trained).grad = None
-    if not torch.equal(norms_of(parameters), norms):
-        raise RunError(
-            f"evaluators[{name!r}] changes parameters of the model, which trains on with them: let "
-            "it change a copy (copy.deepcopy(model)), or restore what it changed."
-        )
 
 
 _PROMPT_TOKENS = 16  # of held-out text

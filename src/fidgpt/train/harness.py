@@ -179,7 +179,7 @@ def harness_model(examinee: Examinee, **settings: Any) -> Any:
 class Tasks:
     """Tasks by name, with their data; loaded once, run as often as needed.
 
-    `core`, `core/LABEL` and the tasks of `fidgpt.train.scores.chats` are fidgpt's own, all others
+    `core`, `core/LABEL` and the tasks of `fidgpt.train.scores.suites` are fidgpt's own, all others
     the harness's, and `lm_eval/NAME` one of the harness's that has the name of an own one.
 
     Args:

@@ -15,7 +15,7 @@ from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.processes import Processes
-from fidgpt.processes.fused import FusedAllReduce, Handle
+from fidgpt.processes.collectives import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
 

@@ -12,11 +12,9 @@ from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.optimizers import AdamW
 from fidgpt.parallel import AxisPart, DataParallel
-from fidgpt.parallel.gradients import reduce_gradients
-from fidgpt.processes.fused import FusedAllReduce, Handle
-from fidgpt.train.delayed_metrics import AsyncMetrics, LaunchedStep, Row, StepStatus
+from fidgpt.processes.collectives import FusedAllReduce, Handle
 from fidgpt.train.divergence import Decision
-from fidgpt.train.gradients import GradientNorms, GradientTransform
+from fidgpt.train.gradients import GradientNorms, GradientTransform, reduce_gradients
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.micro_batches import (
     BatchShares,
@@ -29,7 +27,14 @@ from fidgpt.train.optimizer_groups import grouped_by_mesh
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.state import TrainState
-from fidgpt.train.step_metrics import StepMeters, StepReports
+from fidgpt.train.step_metrics import (
+    AsyncMetrics,
+    LaunchedStep,
+    Row,
+    StepMeters,
+    StepReports,
+    StepStatus,
+)
 
 __all__ = ["StepSettings", "TrainStep"]
 

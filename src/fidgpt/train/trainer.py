@@ -24,24 +24,10 @@ from fidgpt.train import device, run_directory
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.checks import preflight
-from fidgpt.train.delayed_metrics import (
-    DelayedMetrics,
-    LaunchedStep,
-    Row,
-    StepStatus,
-)
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
-from fidgpt.train.estimates.planning import PlannedRun
-from fidgpt.train.evaluation import (
-    Evaluator,
-    Samples,
-    evaluating,
-    left_unchanged,
-    require_measured,
-)
-from fidgpt.train.expert_loads import ExpertLoads
-from fidgpt.train.goodput import Goodput, phase_seconds
+from fidgpt.train.evaluation import Evaluator, Samples, evaluating, require_measured
+from fidgpt.train.goodput import ExpertLoads, Goodput, PlannedRun, phase_seconds
 from fidgpt.train.gradients import GradientTransform
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.observers import Observer, stepping
@@ -50,8 +36,14 @@ from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.step_metrics import StepMeters
-from fidgpt.train.timing import seconds_of
+from fidgpt.train.step_metrics import (
+    DelayedMetrics,
+    LaunchedStep,
+    Row,
+    StepMeters,
+    StepStatus,
+    seconds_of,
+)
 from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
 from fidgpt.train.train_step import TrainStep
 
@@ -521,7 +513,7 @@ class Trainer:
     def _measure(self, state: TrainState, evaluators: Mapping[str, Evaluator]) -> Row:
         row: Row = {}
         for name, evaluator in evaluators.items():
-            with left_unchanged(state.replica, evaluator, name):
+            with preflight.left_unchanged(state.replica, evaluator, name):
                 metrics = evaluator(state.replica, self.loss, self.parallel)
             row |= {f"{name}/{key}": float(value) for key, value in metrics.items()}
         return row

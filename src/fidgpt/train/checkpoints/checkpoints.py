@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from fidgpt.files import parse_json, read_bytes
 from fidgpt.placement import whole_shape
 from fidgpt.processes import Processes
-from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.processes.heartbeat import BackgroundProcesses
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved

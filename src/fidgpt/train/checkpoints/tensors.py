@@ -15,15 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
-from fidgpt.placement import (
-    Block,
-    block_of,
-    held,
-    is_divided,
-    is_sharded,
-    placed_like,
-    whole_shape,
-)
+from fidgpt.placement import Block, block_of, held, is_divided, is_sharded, placed_like, whole_shape
 from fidgpt.processes import Processes
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest

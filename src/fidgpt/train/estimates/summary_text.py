@@ -17,8 +17,7 @@ from fidgpt.data import Curve
 from fidgpt.plan import Plan
 from fidgpt.recording import Sent
 from fidgpt.schedule import Schedule
-from fidgpt.train.estimates.facts import Facts, Summary, tokens_text
-from fidgpt.train.estimates.group_facts import GroupFacts
+from fidgpt.train.estimates.facts import Facts, GroupFacts, Summary, tokens_text
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
 

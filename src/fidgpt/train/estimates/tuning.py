@@ -24,7 +24,7 @@ from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.wrappers import has_compiler
 from fidgpt.train.device import remembered
-from fidgpt.train.estimates.recipe import Recipe
+from fidgpt.train.estimates.facts import Recipe
 from fidgpt.train.loss import with_gradients
 from fidgpt.train.precision import Precision, native_precision
 
