@@ -124,12 +124,9 @@ class TrainStep:
                 )
             micro_batches = split_batch(
                 rows,
+                state.replica,
                 size=run.micro_batch_size,
                 device=parallel.device,
-                division=state.replica.division,
-                columns=state.replica.computed_columns(
-                    rows.tokens.shape[1] // self.sequences_per_row - 1
-                ),
                 sequences=self.sequences_per_row,
             )
         number = self._most_micro_batches(run, index + state.shift, len(micro_batches))
