@@ -27,7 +27,7 @@ from fidgpt.parallel import (
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import cluster_at_hand
-from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.estimates.summary_text import summary_text
 
 
@@ -158,7 +158,7 @@ def test_the_summary_shows_where_dropout_is_not_that_of_one_process(
         change(cfg)
     trainer = build_trainer(cfg)
     machine = cluster_at_hand(trainer.parallel, trainer.precision.dtype)
-    text = summary_text(summary_of(trainer, machine), color=False)
+    text = summary_text(trainer, facts_of(trainer, machine), color=False)
     assert ("other elements than in one process" in text) != alike
 
 

@@ -26,7 +26,7 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.facts import Summary, parameter_groups, summary_of
+from fidgpt.train.estimates.facts import Facts, facts_of
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 
@@ -154,7 +154,7 @@ def _page(composition: Composition) -> str:
     with contextlib.suppress(ConfigError):
         trainer = build_trainer(resolved, composition.catalogue, will_run=False)
         sizes = part_sizes(resolved.bound.model, trainer.model, path="model")
-        facts = memory_rows(_summary(trainer)[0].facts)
+        facts = memory_rows(_facts(trainer)[0])
     return page(composition.config, title=_title(composition), sizes=sizes, facts=facts)
 
 
@@ -176,13 +176,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     if form == "speed":
         return speed_text(tuning.choose(composition, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":
-        return schedules_text(
-            trainer.schedule,
-            others=trainer.schedules or {},
-            curves=trainer.stream.curves(trainer.num_steps),
-            groups=parameter_groups(trainer),
-            num_steps=trainer.num_steps,
-        )
+        return schedules_text(trainer)
     if form in ("plan", "plan-html"):
         settings = {"form": form, "title": _title(composition), "color": color}
         from fidgpt.cli.plan import planned  # late: takes rich
@@ -190,7 +184,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         return planned(composition, trainer, price=FLAGS.price, **settings)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
-    summary, machine, count = _summary(trainer)
+    facts, machine, count = _facts(trainer)
     name = os.environ.get(device.VARIABLE)
     if name and trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.size else "devices of"
@@ -202,11 +196,11 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     recipe = description(function)
     if recipe and composition.directives[1:]:
         recipe = f"Of {base}, which was changed: {recipe}"
-    return summary_text(summary, recipe=recipe, color=color)
+    return summary_text(trainer, facts, recipe=recipe, color=color)
 
 
-def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
-    """Return the summary of a run, its machine, and over how many devices it splits a batch.
+def _facts(trainer: Trainer) -> tuple[Facts, Cluster, int]:
+    """Return the facts of a run, its machine, and over how many devices it splits a batch.
 
     Raises:
       ConfigError: there is no machine of that name, the mesh does not fit on it, or a pipeline has
@@ -217,7 +211,7 @@ def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
     try:
         machine = cluster_of(trainer)
         count = trainer.parallel.layout(machine.size).data_size
-        return summary_of(trainer, machine), machine, count
+        return facts_of(trainer, machine), machine, count
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

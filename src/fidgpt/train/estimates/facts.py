@@ -220,36 +220,6 @@ class Facts:
         return self.cluster.size * self.cluster.device.peak(self.precision)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """The facts of a run, and where its cost is.
-
-    Attributes:
-      facts: what every run shows.
-      places: the cost of a token's forward pass, by place.
-      cache: bytes of the KV cache of one token and of a training sequence, and the tokens of that;
-        None if the model needs the values of its tensors.
-      groups: of parameters, as the optimizer treats them.
-    """
-
-    facts: Facts
-    places: Sequence[cost.PlaceCost]
-    cache: tuple[int, int, int] | None
-    groups: Sequence[GroupFacts]
-
-
-def cache_sizes(
-    model: LanguageModel, precision: Precision, *, seq_len: int
-) -> tuple[int, int, int] | None:
-    """Return the `cache` of a `Summary`."""
-    replica = precision.replica(cost.without_memory(model)).eval()
-    try:
-        token, text = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
-    except cost.NEEDS_NUMBERS:
-        return None
-    return token, text, seq_len
-
-
 def call_text(function: Callable[..., object]) -> str:
     """Write a function and its bound arguments as a call."""
     if isinstance(function, partial):
@@ -310,17 +280,6 @@ def _copies(checkpoints: Checkpoints, plan: Plan, mesh: MeshSizes) -> int:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
     saved = int(plan.memory[plan.worst].saved)
     return checkpoints.memory.needed(saved, num_parts=mesh.num_parts, num_local=local)
-
-
-def summary_of(recipe: Recipe, cluster: Cluster) -> Summary:
-    """Return all that is known of a run on some devices; the model may be on the meta device."""
-    facts = facts_of(recipe, cluster)
-    return Summary(
-        facts=facts,
-        places=cost.cost_by_place(recipe.model, facts.forward),
-        cache=cache_sizes(recipe.model, recipe.precision, seq_len=recipe.seq_len),
-        groups=parameter_groups(recipe),
-    )
 
 
 def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = None) -> None:
