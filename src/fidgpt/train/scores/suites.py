@@ -266,49 +266,34 @@ def core_exams(folder: Path, tokenizer: Tokenizer, *, limit: int | None) -> dict
     """
     import yaml
 
+    encode = partial(document_begin, tokenizer)
+
+    def exam(task: Row, baseline: float) -> Exam:
+        rows = read_rows(folder / "eval_data" / task["dataset_uri"])
+        random.Random(1337).shuffle(rows)
+        rows = rows[:limit]
+        make = _QUESTIONS[task["icl_task_type"]]
+        shots, delimiter = task["num_fewshot"][0], task.get("continuation_delimiter", " ")
+
+        def question(index: int) -> Question:
+            others = [i for i in range(len(rows)) if i != index] if shots else []
+            chosen = random.Random(1234 + index).sample(others, min(shots, len(others)))
+            return make(rows[index], [rows[i] for i in chosen], delimiter, encode)
+
+        return Exam(count=len(rows), question=question, baseline=0.01 * baseline)
+
     try:
         tasks = yaml.safe_load((folder / "core.yaml").read_text(encoding="utf-8"))["icl_tasks"]
         with (folder / "eval_meta_data.csv").open(encoding="utf-8", newline="") as file:
             table = {
                 row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(file)
             }
-        return {
-            task["label"]: _exam(
-                task,
-                read_rows(folder / "eval_data" / task["dataset_uri"]),
-                tokenizer,
-                baseline=0.01 * table[task["label"]],
-                limit=limit,
-            )
-            for task in tasks
-        }
+        return {task["label"]: exam(task, table[task["label"]]) for task in tasks}
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise DataError(
             f"{folder} is no bundle of CORE's tasks that can be read: {error!r}.\nIt holds "
             "core.yaml, eval_meta_data.csv and eval_data."
         ) from error
-
-
-def _exam(
-    task: Row,
-    rows: list[dict[str, Any]],
-    tokenizer: Tokenizer,
-    *,
-    baseline: float,
-    limit: int | None,
-) -> Exam:
-    random.Random(1337).shuffle(rows)
-    rows = rows[:limit]
-    make = _QUESTIONS[task["icl_task_type"]]
-    shots, delimiter = task["num_fewshot"][0], task.get("continuation_delimiter", " ")
-    encode = partial(document_begin, tokenizer)
-
-    def question(index: int) -> Question:
-        others = [i for i in range(len(rows)) if i != index] if shots else []
-        chosen = random.Random(1234 + index).sample(others, min(shots, len(others)))
-        return make(rows[index], [rows[i] for i in chosen], delimiter, encode)
-
-    return Exam(count=len(rows), question=question, baseline=baseline)
 
 
 def _choice(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
