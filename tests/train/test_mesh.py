@@ -16,14 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, model, tags, train
-from fidgpt.parallel import (
-    Mesh,
-    MeshParallel,
-    ParallelError,
-    TensorParallel,
-    data_parallel,
-    linear,
-)
+from fidgpt.parallel import Mesh, MeshParallel, ParallelError, TensorParallel, data_parallel, linear
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import cluster_at_hand

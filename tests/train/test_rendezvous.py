@@ -16,12 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt.processes import rendezvous
 from fidgpt.processes.heartbeat import Heartbeat
-from fidgpt.processes.rendezvous import (
-    Rendezvous,
-    RendezvousFailure,
-    Timeouts,
-    introduce,
-)
+from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, introduce
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}

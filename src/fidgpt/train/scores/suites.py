@@ -31,16 +31,7 @@ from fidgpt.data.chat_templates import ChatTemplate
 from fidgpt.data.rows import hub_rows, read_rows
 from fidgpt.files import atomic_path, cache_directory
 from fidgpt.train.evaluation import document_begin, evaluating
-from fidgpt.train.scores.answering import (
-    Choices,
-    Completion,
-    Exam,
-    Examinee,
-    Letters,
-    Question,
-    Writing,
-    graded,
-)
+from fidgpt.train.scores.answering import Exam, Examinee, Letters, Question, Writing, graded
 
 _SECONDS = 5
 _BYTES = 512 * 2**20
@@ -302,7 +293,8 @@ def _choice(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Q
         f"{row['query']}{delimiter}{row['choices'][row['gold']]}\n\n" for row in examples
     )
     rows = [encode(f"{shown}{row['query']}{delimiter}{choice}") for choice in row["choices"]]
-    return Choices(rows, [_common(rows)] * len(rows), row["gold"])
+    starts = [_common(rows)] * len(rows)
+    return lambda examinee: examinee.least_loss(rows, starts) == row["gold"]
 
 
 def _schema(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
@@ -314,7 +306,8 @@ def _schema(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Q
     ending = f"{delimiter}{row['continuation']}"
     rows = [encode(f"{shown}{context}{ending}") for context in row["context_options"]]
     alike = _common([tokens[::-1] for tokens in rows])
-    return Choices(rows, [len(tokens) - alike for tokens in rows], row["gold"])
+    starts = [len(tokens) - alike for tokens in rows]
+    return lambda examinee: examinee.least_loss(rows, starts) == row["gold"]
 
 
 def _completion(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
@@ -325,7 +318,8 @@ def _completion(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) 
     begin = f"{shown}{row['context'].strip()}{delimiter}"
     whole = encode(f"{begin}{row['continuation']}")
     # A tokenizer may join the end of the context to what follows.
-    return Completion(whole, min(_common([encode(begin.strip()), whole]), len(whole) - 1))
+    start = min(_common([encode(begin.strip()), whole]), len(whole) - 1)
+    return lambda examinee: examinee.completes(whole, start)
 
 
 def _common(rows: Sequence[Sequence[int]]) -> int:
