@@ -244,19 +244,25 @@ CHATS: Mapping[str, _Chat] = {
 }
 
 
-def core_exams(folder: Path, tokenizer: Tokenizer, *, limit: int | None) -> dict[str, Exam]:
-    """Return the tasks of a bundle by their labels.
+def core_exams(
+    name: str, tokenizer: Tokenizer, *, folder: Path | None, limit: int | None
+) -> dict[str, Exam]:
+    """Return the tasks of CORE, or one of them, by `core/LABEL`.
 
     Args:
-      folder: holds `core.yaml`, the table `eval_meta_data.csv` of baselines, and `eval_data`.
+      name: `core`, or `core/LABEL`.
       tokenizer: of the model.
+      folder: holds `core.yaml`, the table `eval_meta_data.csv` of baselines, and `eval_data`, maybe
+        in a folder of its own as in the published file; None for those, downloaded once.
       limit: the most questions of a task, which are drawn; None for all.
 
     Raises:
-      DataError: a file is missing or damaged.
+      DataError: a file is missing or damaged, or there is no such task.
     """
     import yaml
 
+    folder = folder or _published()
+    folder = inner if (inner := folder / "eval_bundle").is_dir() else folder
     encode = partial(document_begin, tokenizer)
 
     def exam(task: Row, baseline: float) -> Exam:
@@ -279,12 +285,16 @@ def core_exams(folder: Path, tokenizer: Tokenizer, *, limit: int | None) -> dict
             table = {
                 row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(file)
             }
-        return {task["label"]: exam(task, table[task["label"]]) for task in tasks}
+        core = {task["label"]: exam(task, table[task["label"]]) for task in tasks}
     except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise DataError(
             f"{folder} is no bundle of CORE's tasks that can be read: {error!r}.\nIt holds "
             "core.yaml, eval_meta_data.csv and eval_data."
         ) from error
+    labels = core if name == CORE else [name.partition("/")[2]]
+    if unknown := [label for label in labels if label not in core]:
+        raise DataError(f"{folder} has no task {unknown[0]!r}: it has {', '.join(core)}.")
+    return {f"{CORE}/{label}": core[label] for label in labels}
 
 
 def _choice(row: Row, examples: Sequence[Row], delimiter: str, encode: Any) -> Question:
@@ -345,44 +355,6 @@ def is_own(name: str) -> bool:
     return name.partition("/")[0] == CORE or name in CHATS
 
 
-def own_exams(
-    names: Sequence[str],
-    tokenizer: Tokenizer,
-    *,
-    data: str | Path | None = None,
-    limit: int | None = None,
-    runs_programs: bool = False,
-) -> dict[str, Exam]:
-    """Return the tasks of these names; the tasks of `core` are named `core/LABEL`.
-
-    Args:
-      names: of tasks.
-      tokenizer: of the model.
-      data: a folder or zip file with their rows; None for the published ones, which are downloaded
-        once.
-      limit: the most questions of a task.
-      runs_programs: whether programs that the model writes may run.
-
-    Raises:
-      DataError: there are no rows of a task, or it would run programs that may not.
-    """
-    folder = None if data is None or not names else _unpacked(Path(data).expanduser())
-    exams: dict[str, Exam] = {}
-    for name in names:
-        if name in CHATS:
-            exams[name] = chat_exam(
-                name, tokenizer, folder=folder, limit=limit, runs_programs=runs_programs
-            )
-            continue
-        bundle = _published() if folder is None else _inner(folder)
-        core = core_exams(bundle, tokenizer, limit=limit)
-        labels = core if name == CORE else [name.partition("/")[2]]
-        if unknown := [label for label in labels if label not in core]:
-            raise DataError(f"{bundle} has no task {unknown[0]!r}: it has {', '.join(core)}.")
-        exams |= {f"{CORE}/{label}": core[label] for label in labels}
-    return exams
-
-
 def scores_of(exams: Mapping[str, Exam], examinee: Examinee) -> Scores:
     """Return `acc` of each exam, and `centered`, which is 0 for guesses and 1 for knowledge.
 
@@ -412,12 +384,6 @@ def with_core(scores: Scores) -> Scores:
     return {CORE: {"centered": mean, "centered_stderr": error}, **scores}
 
 
-def _inner(folder: Path) -> Path:
-    """Return the folder of a bundle, which may lie in one of its own as in the published file."""
-    inner = folder / "eval_bundle"
-    return inner if inner.is_dir() else folder
-
-
 def _published() -> Path:
     """Return the bundle of DCLM's tasks that nanochat publishes, downloaded on first use."""
     path = cache_directory() / "tasks" / "eval_bundle.zip"
@@ -430,10 +396,10 @@ def _published() -> Path:
             raise DataError(
                 f"{_URL} cannot be downloaded: {error}.\nName a folder with the bundle by --data."
             ) from error
-    return _inner(_unpacked(path))
+    return unpacked(path)
 
 
-def _unpacked(path: Path) -> Path:
+def unpacked(path: Path) -> Path:
     """Return a folder; a zip file is unpacked into one, once, in the cache."""
     if path.is_dir():
         return path
