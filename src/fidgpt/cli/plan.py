@@ -10,7 +10,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.model.wrappers import InFloat8
 from fidgpt.plan import Cluster, Plan, Planner, Ranking
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.plan_text import page, page_data, plan_text, plans_text
+from fidgpt.train.estimates.plan_text import page, plan_text, plans_text
 from fidgpt.train.run_directory import print_stderr
 
 
@@ -36,7 +36,7 @@ def planned(
         raise ConfigError(str(error)) from error
     start = train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
-        return page(page_data(ranking, planner, start, title=title))
+        return page(ranking, planner, start, title=title)
     if has_mesh:
         return plan_text(planner, ranking.plans[0], price=price, color=color)
     return plans_text(ranking, planner, start=start, price=price, color=color)

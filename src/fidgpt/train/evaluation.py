@@ -174,12 +174,12 @@ class DomainValidation(Periodic):
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
         (each,) = parallel.tokens.all_reduce([torch.stack(sums).to(parallel.device)])
-        row = {
-            f"{name}/{key}": value
-            for name, totals in zip(self.domains, each, strict=True)
-            for key, value in _means(totals).items()
-        }
-        return row | _means(each.sum(0)) | _macro_means(each)
+        measured = dict(zip(self.domains, map(_means, each), strict=True))
+        row = _means(each.sum(0))
+        for name in ("loss", "bits_per_byte"):
+            if values := [means[name] for means in measured.values() if name in means]:
+                row[f"macro_{name}"] = sum(values) / len(values)
+        return {f"{n}/{key}": x for n, means in measured.items() for key, x in means.items()} | row
 
 
 @torch.no_grad()
@@ -211,16 +211,6 @@ def _sums(
             count = torch.tensor(len(targets))
             totals += torch.stack([losses.sum(), count, of_text, num_bytes.sum()])
     return totals
-
-
-def _macro_means(each: Float64[Tensor, "domains 4"]) -> dict[str, float]:
-    """Return means over domains; one without tokens or bytes does not count."""
-    measured = [_means(totals) for totals in each]
-    named = {
-        name: [means[name] for means in measured if name in means]
-        for name in ("loss", "bits_per_byte")
-    }
-    return {f"macro_{name}": sum(each) / len(each) for name, each in named.items() if each}
 
 
 def _means(totals: Float64[Tensor, "4"]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from fidgpt import plan
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
@@ -40,16 +41,13 @@ __all__ = ["StepSettings", "TrainStep"]
 
 
 @runtime_checkable
-class StepSettings(Protocol):
+class StepSettings(plan.Recipe, Protocol):
     """What a step uses of a run; see the attributes of `Trainer`."""
 
     seed: int
     weights: Callable[[LanguageModel], None] | None
     stream: TrainingStream
-    batch_size: int
-    micro_batch_size: int | None
     precision: Precision
-    parallel: DataParallel
     max_grad_norm: float | None
     gradient_transform: GradientTransform | None
     meters: StepMeters | None

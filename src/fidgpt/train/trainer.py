@@ -351,7 +351,15 @@ class Trainer:
         self.step.judge(state, launched)
         timing = seconds_of(launched.phases)
         row: Row = {"step": launched.step, **launched.row}
-        row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
+        seconds = timing.pop(f"seconds/{_STEP}")  # without evaluation and saving
+        before, after = (
+            round(self.stream.full_batches(steps) * facts.tokens_per_step)
+            for steps in (launched.step - 1, launched.step)
+        )
+        rate = (after - before) / seconds
+        row |= {"tokens": after, "step_seconds": seconds, "tokens_per_second": rate}
+        row["utilisation"] = rate * facts.flops_per_token / facts.peak_flops
+        row["memory"] = launched.memory
         state.check_finite(row, launched.measured)
         if not launched.is_counted:
             del row["loss"]
@@ -359,9 +367,9 @@ class Trainer:
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
-        seconds = [status.seconds for status in launched.statuses]
-        if any(map(any, seconds)):
-            row |= goodput.slowest(seconds)
+        of_all = [status.seconds for status in launched.statuses]
+        if any(map(any, of_all)):
+            row |= goodput.slowest(of_all)
         trackers.log(row)
         planned.add(row)
         for warning in loads.add(row):
@@ -619,24 +627,6 @@ class Trainer:
         self.parallel.world.on_main(
             partial(self.checkpoints.abandon_after, run.path, step=state.step)
         )
-
-    def _speed(self, facts: Facts, launched: LaunchedStep, *, seconds: float) -> Row:
-        """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.
-
-        `step_seconds` is the time of the step without evaluation and saving.
-        """
-        before, after = (
-            round(self.stream.full_batches(steps) * facts.tokens_per_step)
-            for steps in (launched.step - 1, launched.step)
-        )
-        rate = (after - before) / seconds
-        return {
-            "tokens": after,
-            "step_seconds": seconds,
-            "tokens_per_second": rate,
-            "utilisation": rate * facts.flops_per_token / facts.peak_flops,
-            "memory": launched.memory,
-        }
 
 
 def _remedy(run: RunDirectory) -> str:

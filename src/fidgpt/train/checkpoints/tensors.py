@@ -295,7 +295,7 @@ def write_files(folder: Path, pieces: Files, texts: Mapping[str, Any]) -> manife
     for name, content in pieces.items():
         write_pieces(folder / name, content)
     for name, value in texts.items():
-        manifest.write_json(folder / name, value)
+        (folder / name).write_bytes(manifest.json_bytes(value))
     return manifest.seal(folder, [*pieces, *texts])
 
 

@@ -12,10 +12,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import nn
 
-from fidgpt import cost, plan
-from fidgpt.cost import NEEDS_NUMBERS
-from fidgpt.data import StreamWrapper, TrainingStream
-from fidgpt.model.transformer import LanguageModel
+from fidgpt import cost
+from fidgpt.data import StreamWrapper
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import MeshSizes
 from fidgpt.plan import Cluster, Memory, Plan, Planner
@@ -27,10 +25,9 @@ from fidgpt.train.divergence import Divergence
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
-from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
-from fidgpt.train.train_step import TrainStep
+from fidgpt.train.train_step import StepSettings, TrainStep
 
 __all__ = ["Facts"]
 
@@ -45,13 +42,12 @@ def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
 
 
 @runtime_checkable
-class Recipe(plan.Recipe, Protocol):
+class Recipe(StepSettings, Protocol):
     """What a run consists of; see the attributes of `Trainer`.
 
     The model may be on the meta device, and is left unchanged by what measures or tries it.
     """
 
-    stream: TrainingStream
     vocab_size: int
     step: TrainStep
     batch_growth: StreamWrapper | None
@@ -60,10 +56,8 @@ class Recipe(plan.Recipe, Protocol):
     schedules: Mapping[str, Schedule] | None
     groups: Grouping
     loss: CrossEntropy
-    precision: Precision
     checkpoints: Checkpoints
     evaluators: Mapping[str, Evaluator]
-    weights: Callable[[LanguageModel], None] | None
     divergence: Divergence | None
 
 
@@ -102,7 +96,7 @@ def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers = _layers_by_pattern(names.values())
     groups = recipe.groups(model)
-    with contextlib.suppress(*NEEDS_NUMBERS):  # without the optimizer's defaults then
+    with contextlib.suppress(*cost.NEEDS_NUMBERS):  # without the optimizer's defaults then
         optimizer = recipe.optimizer(groups)
         decay_at_any_width(optimizer)
         groups = optimizer.param_groups

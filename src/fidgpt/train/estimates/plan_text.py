@@ -201,15 +201,18 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
     return [*cells, f"{plan.hours * price:,.2f}"] if price else cells
 
 
-def page_data(
-    ranking: Ranking, planner: Planner, start: str, *, title: str
-) -> Mapping[str, object]:
-    """Return what the page of plans draws; `title` names the config."""
+_WIDTH, _HEIGHT, _MARGIN = 900, 460, 84
+
+
+def page(ranking: Ranking, planner: Planner, start: str, *, title: str) -> str:
+    """Return a page of plans, which needs nothing from elsewhere; `title` names the config."""
     plans = ranking.plans[:_DRAWN]
     left = ranking.num_settings - len(plans)
-    return {
-        "left_out": left
-        and f"{counted(left, 'setting')} that are slower or need more memory are left out.",
+    left_out = (
+        left and f"{counted(left, 'setting')} that are slower or need more memory are left out."
+    )
+    data = {
+        "left_out": left_out,
         "title": f"{title} on {planner.cluster.size} x {planner.cluster.device.title}",
         "memory": planner.cluster.device.memory,
         "plans": [
@@ -233,17 +236,6 @@ def page_data(
             for plan in plans
         ],
     }
-
-
-_WIDTH, _HEIGHT, _MARGIN = 900, 460, 84
-
-
-def page(data: Mapping[str, Any]) -> str:
-    """Return the page, which needs nothing from elsewhere.
-
-    Args:
-      data: title, memory of a device, plans and omissions, as `page_data` returns them.
-    """
     # In a script, only a closing tag could end it.
     text = json.dumps(data).replace("<", "\\u003c")
     values = {"title": html.escape(data["title"]), "left_out": data["left_out"] or ""}
