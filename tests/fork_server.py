@@ -45,7 +45,6 @@ _IMPORTED = (
     "numpy.ma",
     "fidgpt.sweep.report",
     "fidgpt.runs.shrinking",
-    "fidgpt.runs.consent",
     "fidgpt.runs.tuning",
     "fidgpt.interop.hugging_face",
     "fidgpt.train.mesh_check",

@@ -36,7 +36,7 @@ from fidgpt.compose.sources import load_file, read_text
 from fidgpt.errors import is_user_error
 from fidgpt.graph.difference.patches import apply_patch, dump_patch
 from fidgpt.model.materialization import materialize
-from fidgpt.runs.consent import risks
+from fidgpt.runs.building import risks
 from fidgpt.train import Checkpoints
 from fidgpt.train.checkpoints import check_fit, manifest
 from fidgpt.train.trackers.trackers import read_rows

@@ -26,7 +26,7 @@ from fidgpt.data import Batch
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
 from fidgpt.train import Trainer, micro_batches, train_step
-from fidgpt.train.delayed_metrics import StepStatus
+from fidgpt.train.step_metrics import StepStatus
 
 GPU = torch.device("cuda", 0)
 # Operations that only ask for memory, or for a device.
@@ -131,10 +131,10 @@ def _synchronize(*_: object) -> None:
         Counting.current.taken.waits[f"synchronize in {_place()}"] += 1
 
 
-def _micro_batches(batch: Batch, **options: Any) -> list[micro_batches.MicroBatch]:
+def _micro_batches(batch: Batch, model: Any, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
-    with unset_fake_temporarily():
-        parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
+    with unset_fake_temporarily(), mock.patch.object(model, "division", None):
+        parts = _split(batch, model, **{**options, "device": torch.device("cpu")})
     return [
         part._replace(batch=part.batch.map(lambda rows: torch.empty_like(rows, device=GPU)))
         for part in parts

@@ -67,7 +67,6 @@ PRIVATE = (
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
     "torch.fx.experimental._config",
-    "torch.testing._internal.distributed.fake_pg.FakeStore",
     "torch.utils._pytree.tree_flatten",
     "torch.utils._pytree.tree_unflatten",
     "torch.utils._python_dispatch.TorchDispatchMode",

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, graph, model, tags
-from fidgpt.parallel import Mesh, experts, gradients
+from fidgpt.parallel import Mesh, experts
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.places import Places
@@ -28,11 +28,11 @@ from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
-from fidgpt.train import DPO, DistillationStep, PreferenceStep, Trainer
+from fidgpt.train import DPO, DistillationStep, PreferenceStep, Trainer, gradients
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import BatchShares, PassShare
-from fidgpt.train.pipeline_passes import StagePasses
+from fidgpt.train.pipeline_step import StagePasses
 
 STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]

@@ -19,9 +19,9 @@ from fidgpt import data, fiddlers, graph, model, tags, train
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.recurrent import RECURRENT, put_mixer
 from fidgpt.placement import held, whole_of
-from fidgpt.processes.counting import counting
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
+from fidgpt.train.mesh_check import counting
 from fidgpt.train.state import TrainState, progress
 
 SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2

@@ -19,9 +19,9 @@ from torch import Tensor
 from fidgpt import data, train
 from fidgpt.parallel import ActionList
 from fidgpt.processes import Processes
-from fidgpt.processes.counting import counting
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
+from fidgpt.train.mesh_check import counting
 
 NUM_RANKS, SEQ_LEN, NUM_LAYERS = 4, 24, 8
 # The rows of the batches of a run: the first are as many as the micro-batches of the counted step.

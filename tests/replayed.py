@@ -18,8 +18,8 @@ from fidgpt import configs, fiddlers
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, RunError, StepReplay, TrainStep
-from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
+from fidgpt.train.step_metrics import LaunchedStep
 
 EVERY = 2
 Change = Callable[[fdl.Config], object]

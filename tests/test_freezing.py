@@ -11,7 +11,7 @@ from fidgpt.graph import ConfigError, dump
 from fidgpt.optim import AllBut
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory
-from fidgpt.train.estimates.recipe import trainable_copy
+from fidgpt.train.estimates.facts import trainable_copy
 
 
 def composed(*directives: str) -> Any:

@@ -323,10 +323,10 @@ def rehearsed(
 
 def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
     """Return a copy of a model with tensors that `make` returns for the model's, tied alike."""
-    copies: dict[int, Tensor] = {
-        id(p): nn.Parameter(make(p), p.requires_grad) for p in model.parameters()
-    }
-    copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
+    copies = {id(buffer): make(buffer) for buffer in model.buffers()}
+    for parameter in model.parameters():
+        copies[id(parameter)] = nn.Parameter(make(parameter), parameter.requires_grad)
+        vars(copies[id(parameter)]).update(vars(parameter))  # such as its `init`
     return copy.deepcopy(model, copies)
 
 

@@ -31,7 +31,7 @@ PRELOADED = (
     "fidgpt.graph.codegen",
     "fidgpt.graph.docs",
     "fidgpt.interop.trained_models",
-    "fidgpt.runs.consent",
+    "fidgpt.runs.building",
     "fidgpt.runs.tuning",
     "fidgpt.train.estimates.summary_text",
     "fidgpt.train.mesh_check",

@@ -16,7 +16,7 @@ from forked import Python
 from fidgpt.cli import sample, train
 from fidgpt.configs import debug
 from fidgpt.graph import outline
-from fidgpt.runs import environment
+from fidgpt.runs import directories
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -121,7 +121,7 @@ def test_what_another_machine_needs_and_no_secrets(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("TORCH_API_KEY", "hush")
     monkeypatch.setenv("HOME_SWEET", "no")
-    found: Any = environment.record()
+    found: Any = directories.surroundings()
     assert json.loads(json.dumps(found)) == found
     assert {"time", "python", "platform", "working_directory", "threads", "git"} <= found.keys()
     packages, hardware = found["packages"], found["hardware"]
@@ -138,15 +138,15 @@ def test_the_patch_makes_the_code_again(tmp_path: Path, monkeypatch: pytest.Monk
         subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
 
     file = tmp_path / "code.py"
-    monkeypatch.setattr(environment, "__file__", str(file))
-    assert environment.patch() is None  # no checkout
+    monkeypatch.setattr(directories, "__file__", str(file))
+    assert directories.uncommitted() is None  # no checkout
     git("init")
     file.write_text("one\n\n")
     git("add", ".")
     git("commit", "-m", "first")
-    assert environment.patch() is None  # nothing changed
+    assert directories.uncommitted() is None  # nothing changed
     file.write_text("one\ntwo é\n\n \n")
-    (tmp_path / "x.patch").write_text(str(environment.patch()))
+    (tmp_path / "x.patch").write_text(str(directories.uncommitted()))
     git("checkout", ".")
     git("apply", "x.patch")
     assert file.read_text() == "one\ntwo é\n\n \n"

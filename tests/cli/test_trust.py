@@ -8,7 +8,7 @@ import pytest
 
 from fidgpt.cli import evaluate, train
 from fidgpt.graph import load
-from fidgpt.runs.consent import risks
+from fidgpt.runs.building import risks
 from fidgpt.train.run_directory import resume_flag
 
 from .conftest import Command, Outcome

@@ -17,7 +17,7 @@ import torch
 from absl import flags
 
 from fidgpt.cli import train
-from fidgpt.runs import environment
+from fidgpt.runs import directories
 from fidgpt.train import device
 
 Command = Callable[[], None]
@@ -210,10 +210,13 @@ def prepare_forks() -> None:
     they are now, and give up a process that dies in a meeting after seconds, not a minute.
     """
     torch.set_num_threads(1)
-    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), environment.record()
+    machine, around = (
+        device.peak_flops(torch.device("cpu"), torch.float32),
+        directories.surroundings(),
+    )
     device.peak_flops = lambda *_: machine
-    environment.record = lambda: around
-    environment.patch = lambda: None
+    directories.surroundings = lambda: around
+    directories.uncommitted = lambda: None
 
 
 def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], None]) -> NoReturn:

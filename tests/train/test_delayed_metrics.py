@@ -12,7 +12,7 @@ from run_facts import reproducible
 
 from fidgpt import fiddlers
 from fidgpt.train import RunError, Trainer
-from fidgpt.train.delayed_metrics import DelayedMetrics
+from fidgpt.train.step_metrics import DelayedMetrics
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 Config = fdl.Config[Trainer]

@@ -28,8 +28,8 @@ from fidgpt.train import (
     Trainer,
     TrainStep,
 )
-from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
+from fidgpt.train.step_metrics import LaunchedStep
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 

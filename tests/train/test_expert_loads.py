@@ -6,7 +6,7 @@ import torch
 from small_models import small_block, small_model
 
 from fidgpt import model
-from fidgpt.train.expert_loads import ExpertLoads
+from fidgpt.train.goodput import ExpertLoads
 
 
 def mixture(*, hidden_dim: int) -> model.MoE:

@@ -27,10 +27,9 @@ from fidgpt.plan.trace import Trace
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.device import cluster_at_hand
-from fidgpt.train.estimates.facts import facts_of
-from fidgpt.train.estimates.group_facts import in_short, parameter_groups
-from fidgpt.train.estimates.planning import FILE, PlannedRun
+from fidgpt.train.estimates.facts import facts_of, in_short, parameter_groups
 from fidgpt.train.estimates.summary_text import memory_text
+from fidgpt.train.goodput import FILE, PlannedRun
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState

@@ -5,16 +5,18 @@ import time
 
 import fiddle as fdl
 import pytest
+import torch.distributed as dist
 from meshes import Fiddler, base, mesh, use_separate_experts
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from fidgpt import configs, fiddlers
 from fidgpt.placement import held
 from fidgpt.plan import cluster_named
-from fidgpt.processes.ranks import fake_processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import facts_of
 
+pytestmark = pytest.mark.filterwarnings("ignore:Set timeout is now only supported")
 GIB = 2**30
 
 
@@ -27,10 +29,15 @@ def recipe(name: str, number: int, **sizes: int) -> fdl.Config:
 
 def holding(trainer: Trainer, number: int, rank: int) -> tuple[int, int]:
     """The place in the pipeline of one of so many processes, and the bytes of its weights."""
-    with fake_processes(number, rank=rank), trainer.parallel as parallel:
-        parallel.shard(trainer.model, trainer.precision.dtype)
-        own = sum(held(parameter).nbytes for parameter in trainer.model.parameters())
-        return parallel.places.axes["pipeline"].rank, own
+    # Collectives return at once and leave their tensors as they are.
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=number)
+    try:
+        with trainer.parallel as parallel:
+            parallel.shard(trainer.model, trainer.precision.dtype)
+            own = sum(held(parameter).nbytes for parameter in trainer.model.parameters())
+            return parallel.places.axes["pipeline"].rank, own
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.mark.slow(15)

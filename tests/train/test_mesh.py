@@ -16,18 +16,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, model, tags, train
-from fidgpt.parallel import (
-    Mesh,
-    MeshParallel,
-    ParallelError,
-    TensorParallel,
-    chunks,
-    data_parallel,
-)
+from fidgpt.parallel import Mesh, MeshParallel, ParallelError, TensorParallel, data_parallel, linear
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import cluster_at_hand
-from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.estimates.summary_text import summary_text
 
 
@@ -158,7 +151,7 @@ def test_the_summary_shows_where_dropout_is_not_that_of_one_process(
         change(cfg)
     trainer = build_trainer(cfg)
     machine = cluster_at_hand(trainer.parallel, trainer.precision.dtype)
-    text = summary_text(summary_of(trainer, machine), color=False)
+    text = summary_text(trainer, facts_of(trainer, machine), color=False)
     assert ("other elements than in one process" in text) != alike
 
 
@@ -189,11 +182,11 @@ def recorded(events: list[str], change: Callable[[Tensor, int | None], Tensor]) 
 
 def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     events: list[str] = []
-    monkeypatch.setattr(chunks, "begin_sum", recorded(events, lambda x, dim: 2 * x))
+    monkeypatch.setattr(linear, "begin_sum", recorded(events, lambda x, dim: 2 * x))
     projection = nn.Linear(4, 3)
     x = torch.randn(2, 6, 4, requires_grad=True)
     expected = 2 * projection(x)
-    chunks.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=False)
+    linear.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=False)
     with Products(events):
         summed = projection(x)
     assert events == ["compute", "send"] * 3 + ["wait"] * 3

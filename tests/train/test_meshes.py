@@ -18,10 +18,10 @@ from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
 from fidgpt.parallel.context import TokenSplit
 from fidgpt.plan import cluster_named
-from fidgpt.processes.counting import KINDS
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.estimates.summary_text import COLLECTIVES
+from fidgpt.train.mesh_check import KINDS
 
 pytestmark = pytest.mark.slow
 SCRIPT = Path(meshes.__file__)

@@ -21,7 +21,7 @@ from fidgpt.parallel.pipeline_schedule import Schedule, most_kept, timeline
 from fidgpt.plan import cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
-from fidgpt.train.pipeline_passes import StagePasses
+from fidgpt.train.pipeline_step import StagePasses
 
 SCHEDULES = [
     *("gpipe", "1f1b", "interleaved", "breadth_first", "zero_bubble"),

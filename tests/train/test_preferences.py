@@ -223,7 +223,7 @@ def test_a_student_learns_from_the_text_and_from_a_teacher(path: Path) -> None:
         trainer.prepare()
         materialize(trainer.model, device=torch.device("cpu"), seed=0)
         state, batch = trainer.init_state(), trainer.stream.batch(0)
-        (other,) = trainer.step._teacher
+        (other,) = trainer.step.second
         student, taught = (one(batch.inputs).flatten(0, 1) for one in (trainer.model, other))
         plain = F.cross_entropy(student, batch.targets.flatten())
         told = train.teacher_loss(student, taught, temperature=2.0).mean()

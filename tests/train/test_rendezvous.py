@@ -16,12 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt.processes import rendezvous
 from fidgpt.processes.heartbeat import Heartbeat
-from fidgpt.processes.rendezvous import (
-    Rendezvous,
-    RendezvousFailure,
-    Timeouts,
-    introduce,
-)
+from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, introduce
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
@@ -204,8 +199,7 @@ except ParallelError as error:
 _HANGS_IN_SAVE = """
 import os, time
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.processes.heartbeat import advance
-from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.processes.heartbeat import BackgroundProcesses, advance
 from fidgpt.train.checkpoints.writing import BackgroundWriter
 
 writer = BackgroundWriter()
@@ -242,7 +236,7 @@ def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     first, _ = run_ranks(2, tmp_path / "hangs.py", folder=tmp_path)
     assert "process 1 of 2" in first
     assert "did not come to a collective within parallel.timeout=1.5 s" in first
-    assert "hangs.py:16 in write_to_a_disk_that_hangs" in first
+    assert "hangs.py:15 in write_to_a_disk_that_hangs" in first
     assert first.endswith("True\n")
 
 

@@ -26,14 +26,7 @@ from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.parallel import DataParallel
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.directories import load_run
-from fidgpt.train import (
-    Console,
-    JSONLines,
-    RunDirectory,
-    RunError,
-    Trainer,
-    derive_seed,
-)
+from fidgpt.train import Console, JSONLines, RunDirectory, RunError, Trainer, derive_seed
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.estimates.facts import check_resumable
 from fidgpt.train.run_directory import StopSignals, resume_flag

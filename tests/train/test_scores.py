@@ -21,8 +21,7 @@ from fidgpt.model import LanguageModel
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.harness import Tasks
 from fidgpt.train.scores.answering import Examinee
-from fidgpt.train.scores.chats import chat_exam
-from fidgpt.train.scores.programs import runs_without_error
+from fidgpt.train.scores.suites import chat_exam, runs_without_error
 
 WORDS = [
     *("amber", "birch", "cedar", "delta", "ember", "fjord"),

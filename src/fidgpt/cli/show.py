@@ -33,8 +33,7 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.facts import Summary, summary_of
-from fidgpt.train.estimates.group_facts import parameter_groups
+from fidgpt.train.estimates.facts import Facts, facts_of
 from fidgpt.train.run_directory import print_stderr
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ def _page(composition: Composition) -> str:
     with contextlib.suppress(ConfigError):
         trainer = build_trainer(resolved, composition.catalogue, will_run=False)
         sizes = part_sizes(resolved.bound.model, trainer.model, path="model")
-        facts = memory_rows(_summary(trainer)[0].facts)
+        facts = memory_rows(_facts(trainer)[0])
     return page(composition.config, title=_title(composition), sizes=sizes, facts=facts)
 
 
@@ -186,18 +185,12 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
             tuning.choose(composition, trainer, renew=FLAGS.measure), color=color
         )
     if form == "schedule":
-        return summary_text.schedules_text(
-            trainer.schedule,
-            others=trainer.schedules or {},
-            curves=trainer.stream.curves(trainer.num_steps),
-            groups=parameter_groups(trainer),
-            num_steps=trainer.num_steps,
-        )
+        return summary_text.schedules_text(trainer)
     if form in ("plan", "plan-html"):
         return _planned(composition, trainer, form=form, color=color)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
-    summary, machine, count = _summary(trainer)
+    facts, machine, count = _facts(trainer)
     name = os.environ.get(device.VARIABLE)
     if name and trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.size else "devices of"
@@ -209,11 +202,11 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     recipe = description(function)
     if recipe and composition.directives[1:]:
         recipe = f"Of {base}, which was changed: {recipe}"
-    return summary_text.summary_text(summary, recipe=recipe, color=color)
+    return summary_text.summary_text(trainer, facts, recipe=recipe, color=color)
 
 
-def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
-    """Return the summary of a run, its machine, and over how many devices it splits a batch.
+def _facts(trainer: Trainer) -> tuple[Facts, Cluster, int]:
+    """Return the facts of a run, its machine, and over how many devices it splits a batch.
 
     Raises:
       ConfigError: there is no machine of that name, the mesh does not fit on it, or a pipeline has
@@ -222,7 +215,7 @@ def _summary(trainer: Trainer) -> tuple[Summary, Cluster, int]:
     try:
         machine = _cluster_of(trainer)
         count = trainer.parallel.layout(machine.size).data_size
-        return summary_of(trainer, machine), machine, count
+        return facts_of(trainer, machine), machine, count
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -233,7 +226,7 @@ def _planned(composition: Composition, trainer: Trainer, *, form: str, color: bo
     Raises:
       ConfigError: the hardware is unknown, or nothing divides or fits.
     """
-    from fidgpt.train.estimates import plan_page, plan_text  # late: takes rich
+    from fidgpt.train.estimates import plan_text  # late: takes rich
 
     try:
         planner = Planner(trainer, _cluster_of(trainer))
@@ -245,8 +238,7 @@ def _planned(composition: Composition, trainer: Trainer, *, form: str, color: bo
         raise ConfigError(str(error)) from error
     start = reproduction.train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
-        data = plan_text.page_data(ranking, planner, start, title=_title(composition))
-        return plan_page.page(data)
+        return plan_text.page(ranking, planner, start, title=_title(composition))
     if has_mesh:
         return plan_text.plan_text(planner, ranking.plans[0], price=FLAGS.price, color=color)
     return plan_text.plans_text(ranking, planner, start=start, price=FLAGS.price, color=color)

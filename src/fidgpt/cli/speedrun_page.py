@@ -12,7 +12,7 @@ import jinja2
 from fidgpt.cli.trained import load_trained
 from fidgpt.files import write_whole
 from fidgpt.model.generation import prepare_to_write
-from fidgpt.train.scores import answering, chats, suites
+from fidgpt.train.scores import answering, suites
 
 GPT2_CORE = 0.256525  # of its largest model, by the same questions
 _QUESTIONS = ("What does sqrt do?", "What does join do?", "What does sort do?")
@@ -65,7 +65,7 @@ def _samples(path: Path) -> list[tuple[str, str]]:
     trainer, tokenizer = load_trained(path, has_flags=False)
     prepare_to_write(trainer.model)
     examinee = answering.Examinee(trainer.model, tokenizer, trainer.seq_len)
-    prompts = [chats.prompt_tokens(question, tokenizer) for question in _QUESTIONS]
+    prompts = [suites.prompt_tokens(question, tokenizer) for question in _QUESTIONS]
     return [*zip(_QUESTIONS, examinee.write(prompts, num_tokens=_NUM_TOKENS), strict=True)]
 
 

@@ -73,8 +73,7 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     from fidgpt.compose.catalogue import own_catalogue
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
-    from fidgpt.runs.building import build_trainer
-    from fidgpt.runs.consent import require_consent
+    from fidgpt.runs.building import build_trainer, require_consent
     from fidgpt.runs.directories import load_run
 
     step, averaged = (FLAGS.step, FLAGS.averaged) if has_flags else (None, False)

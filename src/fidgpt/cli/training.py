@@ -15,8 +15,8 @@ from fidgpt.compose.composition import Composition
 from fidgpt.errors import raise_all
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.processes.ranks import RanksError
-from fidgpt.runs import consent, ineffective, shrinking, tuning
-from fidgpt.runs.building import build_trainer, constraints_of, require_present
+from fidgpt.runs import ineffective, shrinking, tuning
+from fidgpt.runs.building import build_trainer, constraints_of, require_consent, require_present
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
@@ -168,7 +168,7 @@ def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
     words = [*FLAGS.config, FLAGS.resume or "", FLAGS.run_dir or ""]
     kinds = map(directives.kind_of, FLAGS.config)
     is_loaded = is_loaded or any(kind is not None and not kind.portable for kind in kinds)
-    echo(consent.require_consent(cfg, words=words, is_loaded=is_loaded))
+    echo(require_consent(cfg, words=words, is_loaded=is_loaded))
 
 
 def _pretend_machine() -> None:

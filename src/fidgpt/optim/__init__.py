@@ -6,6 +6,5 @@ from fidgpt.optim.muon import *
 from fidgpt.optim.normuon import *
 from fidgpt.optim.optima import *
 from fidgpt.optim.optimizers import *
-from fidgpt.optim.schedule_free import *
 from fidgpt.optim.schedules import *
 from fidgpt.schedule import *

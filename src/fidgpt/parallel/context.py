@@ -130,7 +130,7 @@ class SplitContext(AttentionContext):
         gathered = mapping.gathered.clamp_min(0)
         keys = TokenPositions(
             whole.positions.index_select(1, gathered).masked_fill(mapping.gathered < 0, -1),
-            _selected(whole.documents, gathered),
+            None if whole.documents is None else whole.documents.index_select(1, gathered),
         )
         return cls(
             contiguous=whole.contiguous,
@@ -200,10 +200,6 @@ class SplitContext(AttentionContext):
         """Return a tensor [..., seq, size] with as many columns as the longest process has."""
         missing = self.split.longest - part.shape[-2]
         return F.pad(part, (0, 0, 0, missing)) if missing else part
-
-
-def _selected(x: Tensor | None, columns: Tensor) -> Tensor | None:
-    return None if x is None else x.index_select(1, columns)
 
 
 class UlyssesSplit(SplitContext):
@@ -313,7 +309,7 @@ class GatheredContext(AxisPart):
 
     def __call__(self, model: nn.Module, axis: Processes) -> None:
         """Make a model compute this process's tokens."""
-        _divide(model, _Division(SplitContext, TokenSplit.in_zigzag, axis))
+        vars(model)["division"] = _Division(SplitContext, TokenSplit.in_zigzag, axis)
 
 
 class UlyssesContext(AxisPart):
@@ -351,14 +347,10 @@ class UlyssesContext(AxisPart):
         for _, module in _with_kernels(model):
             if not isinstance(module.kernel, UlyssesKernel):
                 module.kernel = UlyssesKernel(module.kernel, axis)
-        _divide(model, _Division(UlyssesSplit, TokenSplit.in_order, axis))
+        vars(model)["division"] = _Division(UlyssesSplit, TokenSplit.in_order, axis)
 
 
 def _with_kernels(model: nn.Module) -> list[tuple[str, Any]]:
     """Return the attentions whose kernel can be replaced, by path."""
     named = [*model.named_modules()]
     return [(name, module) for name, module in named if callable(getattr(module, "kernel", None))]
-
-
-def _divide(model: nn.Module, division: _Division) -> None:
-    setattr(model, "division", division)  # noqa: B010

@@ -1,10 +1,11 @@
-"""The processes of a run: how they join, and data parallelism."""
+"""The processes of a run: their mesh, how they join, and data parallelism."""
 
 import contextlib
 import hashlib
 import inspect
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -13,18 +14,53 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.model.quantized import require_copies
-from fidgpt.parallel.axes import AxisPart, MeshSizes
-from fidgpt.parallel.mesh import Mesh
+from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights, axis_size
+from fidgpt.parallel.context import CONTEXT
+from fidgpt.parallel.experts import EXPERT
+from fidgpt.parallel.pipeline import PIPELINE
 from fidgpt.parallel.places import places_on, single_process_places
 from fidgpt.parallel.sharding import shard_fully, without_reduction
-from fidgpt.parallel.tensor import drops
+from fidgpt.parallel.tensor import TENSOR, drops
 from fidgpt.placement import wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
-from fidgpt.processes.fused import FusedAllReduce
+from fidgpt.processes.collectives import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
 from fidgpt.ranges import require_positive
 
-__all__ = ["DataParallel", "MeshParallel", "ParallelError"]
+__all__ = ["DataParallel", "Mesh", "MeshParallel", "ParallelError"]
+
+REPLICATE = Axis(name="replicate", splits_rows=True)
+SHARD = Axis(name="shard", splits_rows=True, weights=Weights.SHARDS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh(MeshSizes):
+    """The number of processes on each axis of parallelism; their product is the size of the run.
+
+    The axis `expert` has no processes of its own and does not count.
+
+    Args:
+      pipeline: processes that share the layers of one copy, on the same tokens.
+      replicate: copies of the model, each with its own rows of a batch.
+      shard: processes that share the weights, gradients and optimizer state of one copy (FSDP),
+        each with its own rows.
+      context: processes that share the tokens of each sequence.
+      tensor: processes that share each matrix product, on the same tokens.
+      expert: of the processes of shard x context, how many share the experts of a mixture.
+
+    One size may be -1: that axis takes the processes that the others leave.
+
+    Raises:
+      ValueError: a size is neither -1 nor at least 1, or several are -1.
+    """
+
+    pipeline: int = axis_size(PIPELINE)
+    replicate: int = axis_size(REPLICATE)
+    shard: int = axis_size(SHARD)
+    context: int = axis_size(CONTEXT)
+    tensor: int = axis_size(TENSOR)
+    expert: int = axis_size(EXPERT)
+
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
@@ -44,7 +80,7 @@ class DataParallel:
     on GPUs.
 
     `rank` and `world_size` count processes. Code that chooses rows of a batch uses `data_rank` and
-    `data_size` instead: processes on other axes of a mesh (see `fidgpt.parallel.mesh`) read the
+    `data_size` instead: processes on other axes of a mesh (see `fidgpt.parallel.axes`) read the
     same rows. In this class, every process reads its own rows.
 
     Args:

@@ -24,6 +24,7 @@ from fidgpt.model.linear import extended
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import Transformer
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
+from fidgpt.parallel.linear import defer_weight_gradients
 from fidgpt.parallel.pipeline_schedule import (
     Action,
     Schedule,
@@ -34,7 +35,6 @@ from fidgpt.parallel.pipeline_schedule import (
     places_of,
     timeline,
 )
-from fidgpt.parallel.weight_gradients import defer_weight_gradients
 from fidgpt.placement import Holders, whole_shape
 from fidgpt.processes import Processes
 
@@ -168,8 +168,10 @@ class PipelineParallel(AxisPart):
                     f"stages={counts} must list the layers of {number} stages, which are "
                     f"{len(layers)} together; only the first and the last stage may have none."
                 )
-        costs = [max(1.0, cost) for cost in _costs(counts, layers, first, last)]
-        return Stages([0, *accumulate(counts)], costs, places_of(actions))
+        begins = [0, *accumulate(counts)]
+        costs = [sum(layers[begin:end]) for begin, end in pairwise(begins)]
+        costs[0], costs[-1] = costs[0] + first, costs[-1] + last
+        return Stages(begins, [max(1.0, cost) for cost in costs], places_of(actions))
 
 
 def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: int) -> list[int]:
@@ -201,12 +203,6 @@ def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: 
                 if cost > best[begin][0]:
                     break
     return [*best[0][2]]
-
-
-def _costs(counts: list[int], layers: Sequence[float], first: float, last: float) -> list[float]:
-    costs = [sum(layers[b:e]) for b, e in pairwise([0, *accumulate(counts)])]
-    costs[0], costs[-1] = costs[0] + first, costs[-1] + last
-    return costs
 
 
 class Pipeline:

@@ -83,9 +83,7 @@ def without_reduction(module: nn.Module, *, reshards: bool = True) -> Iterator[N
 
     Unless it `reshards`, it keeps gathered weights after backward passes, too.
     """
-    from torch.distributed.fsdp import FSDPModule
-
-    model = next(part for part in module.modules() if isinstance(part, FSDPModule))
+    model = _units_in([module])[0]
     model.set_requires_gradient_sync(False)
     model.set_reshard_after_backward(reshards)
     try:
@@ -103,22 +101,23 @@ def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -
       modules: in it.
       ends: whether to reduce the gradients of modules outside of its blocks, too.
     """
-    from torch.distributed.fsdp import FSDPModule
-
-    parts = {part for module in modules for part in module.modules()}
-    for part in {*parts, model} if ends else parts - {model}:
-        if isinstance(part, FSDPModule):
-            part.set_requires_gradient_sync(True, recurse=False)
-            part.set_reshard_after_backward(True, recurse=False)
+    units = {*_units_in(modules)}
+    for unit in {*units, model} if ends else units - {model}:
+        unit.set_requires_gradient_sync(True, recurse=False)
+        unit.set_reshard_after_backward(True, recurse=False)
 
 
 def reshard(model: nn.Module) -> None:
     """Free all gathered weights of a sharded model."""
+    for unit in _units_in([model]):
+        unit.reshard()
+
+
+def _units_in(modules: Iterable[nn.Module]) -> list[Any]:
+    """Return the parts of modules whose weights FSDP gathers together, in their order."""
     from torch.distributed.fsdp import FSDPModule
 
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.reshard()
+    return [part for module in modules for part in module.modules() if isinstance(part, FSDPModule)]
 
 
 def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], None]:
@@ -133,16 +132,13 @@ def gather_within(model: nn.Module, stage: Sequence[nn.Module]) -> Callable[[], 
     Returns:
       A function to call before each backward pass of the stage.
     """
-    from torch.distributed.fsdp import FSDPModule
-
-    parts = [part for module in stage for part in module.modules() if isinstance(part, FSDPModule)]
+    parts, whole = _units_in(stage), _units_in([model])[0]
     for before, part in pairwise(parts):
         part.set_modules_to_backward_prefetch([before])
-    assert isinstance(model, FSDPModule)
     if not parts:
         return lambda: None
     parts[0].set_modules_to_backward_prefetch([parts[0]])  # nothing: it is there
-    return partial(model.set_modules_to_backward_prefetch, [parts[-1]])
+    return partial(whole.set_modules_to_backward_prefetch, [parts[-1]])
 
 
 def fsdp_units(

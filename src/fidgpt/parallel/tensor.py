@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from fidgpt.attributes import changed
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
-from fidgpt.parallel.chunks import sum_in_chunks
-from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
+from fidgpt.parallel.linear import can_defer_weight_grad, gather_input, sum_in_chunks
 from fidgpt.placement import (
     LINEAR_DIMS,
     Columns,
@@ -64,7 +63,7 @@ class TensorParallel(AxisPart):
 
     Args:
       num_chunks: in how many chunks of tokens the outputs of attention and MLPs are summed, each
-        sent while the next is computed; see `fidgpt.parallel.chunks`.
+        sent while the next is computed; see `fidgpt.parallel.linear`.
 
     Raises:
       ValueError: `num_chunks` is below 1.

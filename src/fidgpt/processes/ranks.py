@@ -1,6 +1,5 @@
 """Processes for checks: some that are forked and compute on this machine's CPUs, or fake ones."""
 
-import contextlib
 import datetime
 import gc
 import os
@@ -9,7 +8,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,28 +62,6 @@ def run_ranks(number: int, function: Callable[[], Any], *, seconds: float = 110.
                     process.kill()
                 process.join()
         return [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(number)]
-
-
-@contextlib.contextmanager
-def fake_processes(number: int, *, rank: int = 0) -> Iterator[None]:
-    """Make this process one of so many in the context, though there are no others.
-
-    Collectives return at once and leave their tensors as they are, so that any number of processes
-    can be planned: what a process holds, and what it sends.
-
-    Args:
-      number: of processes.
-      rank: of this one.
-    """
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # late: registers a backend
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Set timeout is now only supported")
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=number)
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
 
 
 def _run(rank: int, function: Callable[[], Any], number: int, folder: Path, seconds: float) -> None:

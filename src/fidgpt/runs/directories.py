@@ -1,15 +1,23 @@
-"""Directories of runs: of new ones, of those that resume, and what they hold."""
+"""Directories of runs: of new ones, of those that resume, and what they hold.
+
+A new one holds its surroundings too: hardware, packages, variables and the code's state.
+"""
 
 import json
+import os
+import platform
+import re
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import fiddle as fdl
+import torch
 
-from fidgpt import graph
+from fidgpt import __version__, graph
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.compose.sources import UnreadableFile, load_and_warn, read_text, with_history
 from fidgpt.files import read_json
@@ -19,9 +27,66 @@ from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
 from fidgpt.graph.secrets import redacted_value
-from fidgpt.runs import environment
-from fidgpt.train import RunDirectory, RunError
+from fidgpt.train import RunDirectory, RunError, device
 from fidgpt.train.run_directory import FLAGS_FILE
+
+# Variables that change results, or how fast they are computed. Others may hold secrets.
+_VARIABLE = re.compile(
+    "(CUBLAS|CUDA|FIDGPT|GLOO|KMP|MKL|NCCL|OMP|PYTORCH)_|TORCH|PYTHONHASHSEED|NVIDIA_TF32|"
+    "SLURM_JOB_ID|(LOCAL_)?WORLD_SIZE"
+)
+_SECRET = re.compile("KEY|PASSWORD|SECRET|TOKEN")
+
+
+def surroundings() -> dict[str, object]:
+    """Return time, place, hardware, packages, variables and the state of the code."""
+    devices = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    # The folder of a package has its version; reading metadata takes longer.
+    folders = [path for place in sys.path if place for path in Path(place).glob("*.dist-info")]
+    versions = [folder.name.removesuffix(".dist-info").rpartition("-") for folder in folders]
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "working_directory": str(Path.cwd()),
+        "hardware": {
+            "processor": device.processor().partition("\n")[0].partition(": ")[2],
+            "processor_count": os.cpu_count(),
+            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            "accelerators": [{"name": d.name, "memory_bytes": d.total_memory} for d in devices],
+            "cuda": torch.version.cuda,
+        },
+        "threads": torch.get_num_threads(),
+        "variables": {
+            name: value
+            for name, value in sorted(os.environ.items())
+            if _VARIABLE.match(name) and not _SECRET.search(name)
+        },
+        "packages": {"fidgpt": __version__}
+        | {name: version for name, _, version in sorted(versions)},
+        "git": {"commit": _git("rev-parse", "HEAD"), "changes": _git("status", "--porcelain")},
+    }
+
+
+def uncommitted() -> str | None:
+    """Return what turns the commit into the code that runs, for `git apply`; None if nothing does.
+
+    Files that git does not know are not in it; `changes` of the environment names them.
+    """
+    text = _git("diff", "HEAD", "--binary")
+    return f"{text}\n" if text else None
+
+
+def _git(*command: str) -> str | None:
+    """Return what git prints about the checkout that this code runs from; None if it is none."""
+    whole = ["git", "-C", str(Path(__file__).resolve().parent), *command]
+    try:
+        done = subprocess.run(
+            whole, capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip("\n") if done.returncode == 0 else None
 
 
 def new_run(
@@ -45,8 +110,8 @@ def new_run(
       ConfigError: the config cannot be written to a file and read again.
     """
     resolved = Resolved.of(cfg)
-    recorded = {"fingerprint": graph.fingerprint(resolved)} | redacted_value(environment.record())
-    changes = environment.patch()
+    recorded = {"fingerprint": graph.fingerprint(resolved)} | redacted_value(surroundings())
+    changes = uncommitted()
     texts = _texts_of(resolved, allowed, flags) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
         "environment.json": json.dumps(recorded, indent=1) + "\n",

@@ -15,11 +15,8 @@ from fidgpt.model.generation import Choice, Draft, Sampling, UntilString, write
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
-from fidgpt.train.custom import custom_class
 from fidgpt.train.device import derive_seed
-from fidgpt.train.gradients import norms_of
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.run_directory import RunError
 
 __all__ = [
     "DomainValidation",
@@ -80,35 +77,6 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(was_training)
-
-
-@contextmanager
-def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterator[None]:
-    """Undo what a custom evaluator does to modes, gradients and `requires_grad` of a model.
-
-    Args:
-      model: which trains on after the block.
-      evaluator: is called in the block.
-      name: of the evaluator in a run.
-
-    Raises:
-      RunError: it changed parameters.
-    """
-    if custom_class(type(evaluator)) is None:
-        yield
-        return
-    parameters, modes = [*model.parameters()], [(m, m.training) for m in model.modules()]
-    trained, norms = [parameter.requires_grad for parameter in parameters], norms_of(parameters)
-    yield
-    for module, mode in modes:
-        module.training = mode
-    for parameter, is_trained in zip(parameters, trained, strict=True):
-        parameter.requires_grad_(is_trained).grad = None
-    if not torch.equal(norms_of(parameters), norms):
-        raise RunError(
-            f"evaluators[{name!r}] changes parameters of the model, which trains on with them: let "
-            "it change a copy (copy.deepcopy(model)), or restore what it changed."
-        )
 
 
 _PROMPT_TOKENS = 16  # of held-out text
@@ -206,12 +174,12 @@ class DomainValidation(Periodic):
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
         (each,) = parallel.tokens.all_reduce([torch.stack(sums).to(parallel.device)])
-        row = {
-            f"{name}/{key}": value
-            for name, totals in zip(self.domains, each, strict=True)
-            for key, value in _means(totals).items()
-        }
-        return row | _means(each.sum(0)) | _macro_means(each)
+        measured = dict(zip(self.domains, map(_means, each), strict=True))
+        row = _means(each.sum(0))
+        for name in ("loss", "bits_per_byte"):
+            if values := [means[name] for means in measured.values() if name in means]:
+                row[f"macro_{name}"] = sum(values) / len(values)
+        return {f"{n}/{key}": x for n, means in measured.items() for key, x in means.items()} | row
 
 
 @torch.no_grad()
@@ -243,16 +211,6 @@ def _sums(
             count = torch.tensor(len(targets))
             totals += torch.stack([losses.sum(), count, of_text, num_bytes.sum()])
     return totals
-
-
-def _macro_means(each: Float64[Tensor, "domains 4"]) -> dict[str, float]:
-    """Return means over domains; one without tokens or bytes does not count."""
-    measured = [_means(totals) for totals in each]
-    named = {
-        name: [means[name] for means in measured if name in means]
-        for name in ("loss", "bits_per_byte")
-    }
-    return {f"macro_{name}": sum(each) / len(each) for name, each in named.items() if each}
 
 
 def _means(totals: Float64[Tensor, "4"]) -> dict[str, float]:

@@ -1,5 +1,6 @@
-"""Where the time of a run goes: its goodput over all attempts, and its slowest process."""
+"""What is followed over a run and reported at its end: time, loads of experts, and the plan."""
 
+import json
 import statistics
 import time
 from collections import Counter
@@ -8,6 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
+from fidgpt.files import write_whole
+from fidgpt.plan import Plan
+from fidgpt.train.device import resident_memory
 from fidgpt.train.trackers.trackers import last_row
 
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")
@@ -119,3 +126,97 @@ class Goodput:
 def phase_seconds(row: Mapping[str, Any]) -> list[float]:
     """Return the seconds of this process in each phase of a step, as in `PHASES`."""
     return [float(row.get(f"seconds/{name}", 0.0)) for name in PHASES]
+
+
+_METRIC = "moe/rank_load/layers"
+_MOST = 2.0  # times its share, above which a process is named
+
+
+class ExpertLoads:
+    """Follows the loads of the processes that share the experts of each layer.
+
+    Args:
+      model: of the run, divided over its processes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._paths = [
+            path for path, part in model.named_modules() if getattr(part, "num_ranks", 1) > 1
+        ]
+        self._most: dict[str, tuple[float, int, int]] = {}  # load, process and step by path
+
+    def add(self, row: Mapping[str, Any]) -> list[str]:
+        """Return a warning for each layer of a step where a process first has too much to do.
+
+        Args:
+          row: metrics of the step.
+        """
+        warnings = []
+        for path, loads in zip(self._paths, row.get(_METRIC, ()), strict=False):
+            load, before = max(loads), self._most.get(path, (0.0, 0, 0))
+            if load > before[0]:
+                self._most[path] = load, loads.index(load), row["step"]
+            if load > _MOST >= before[0]:
+                warnings.append(
+                    f"warning: step {row['step']}: process {loads.index(load)} of the {len(loads)} "
+                    f"that share the experts of {path} gets {load:.2g} times its share of tokens, "
+                    "and the others wait for it. Balance more, as with a larger weight of "
+                    "use_moe's losses or use_loss_free_balancing, or use a smaller axis expert."
+                )
+        return warnings
+
+    def summary(self) -> list[str]:
+        """Describe the most that a process had to do, in a line if processes share experts."""
+        if not self._most:
+            return []
+        path, (load, rank, step) = max(self._most.items(), key=lambda item: item[1])
+        return [
+            f"Experts: at most {load:.3g} times an even share of tokens on one process ({rank}, "
+            f"in {path} at step {step})."
+        ]
+
+
+_LEAST = 20  # steps, after which a difference is reported
+_SAID = 0.15  # relative difference of planned and measured that is reported
+FILE = "plan.json"  # in the directory of a run
+
+
+class PlannedRun:
+    """The planned time and memory of a run beside the measured ones.
+
+    Args:
+      device: of this process, before it allocates anything for the run.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        # Of a CPU, the memory of the process counts, which has Python and torch in it.
+        self._before = resident_memory() if device.type == "cpu" else 0
+        self._seconds: list[float] = []
+        self._bytes = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take note of a step's row of metrics."""
+        self._seconds.append(row["step_seconds"])
+        self._bytes = max(self._bytes, row["memory"])
+
+    def finish(self, plan: Plan, directory: Path) -> list[str]:
+        """Write planned and measured numbers into a run's directory; return what to say of them."""
+        if not plan.is_executed or not self._seconds:
+            return []
+        held = plan.memory[plan.worst]
+        planned = {"seconds": plan.step, "bytes": self._before + held.total - held.communication}
+        measured = {
+            "seconds": statistics.median(self._seconds[len(self._seconds) // 4 :]),
+            "bytes": self._bytes,
+        }
+        write_whole(directory / FILE, json.dumps({"planned": planned, "measured": measured}) + "\n")
+        lines = []
+        remedy = " `python -m fidgpt.calibrate` measures this machine for the next plan."
+        for kind, unit, end in (("seconds", "s a step", remedy), ("bytes", "bytes of memory", "")):
+            ratio = measured[kind] / max(planned[kind], 1e-9)
+            if abs(ratio - 1) > _SAID and len(self._seconds) >= _LEAST:
+                lines.append(
+                    f"Measured {measured[kind]:,.4g} {unit}, where the plan says "
+                    f"{planned[kind]:,.4g}: {ratio:.2f} times as much.{end}"
+                )
+        return lines

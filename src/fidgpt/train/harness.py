@@ -18,8 +18,9 @@ from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
 from fidgpt.train.evaluation import Periodic, document_begin, evaluating, prompt_tokens
 from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.scores import suites
 from fidgpt.train.scores.answering import Exam, Examinee, gathered, own_share
-from fidgpt.train.scores.suites import CORE, Scores, is_own, own_exams, scores_of, with_core
+from fidgpt.train.scores.suites import Scores, is_own
 
 __all__ = ["TaskEvaluation"]
 
@@ -179,7 +180,7 @@ def harness_model(examinee: Examinee, **settings: Any) -> Any:
 class Tasks:
     """Tasks by name, with their data; loaded once, run as often as needed.
 
-    `core`, `core/LABEL` and the tasks of `fidgpt.train.scores.chats` are fidgpt's own, all others
+    `core`, `core/LABEL` and the tasks of `fidgpt.train.scores.suites` are fidgpt's own, all others
     the harness's, and `lm_eval/NAME` one of the harness's that has the name of an own one.
 
     Args:
@@ -226,13 +227,17 @@ class Tasks:
                     if fixed is None or (wanted is not None and fixed != 0):  # 0 cannot be changed
                         task.set_config(key="num_fewshot", value=wanted or 0)
                     task.set_fewshot_seed(seed=_FEWSHOT_SEED)
-            self._exams = own_exams(
-                [name for name in self.tasks if is_own(name)],
-                tokenizer,
-                data=self.data,
-                limit=self.limit,
-                runs_programs=self.runs_programs,
-            )
+            names, exams = [name for name in self.tasks if is_own(name)], dict[str, Exam]()
+            folder = suites.unpacked(Path(self.data).expanduser()) if self.data and names else None
+            for name in names:
+                if name not in suites.CHATS:
+                    exams |= suites.core_exams(name, tokenizer, folder=folder, limit=self.limit)
+                    continue
+                allowed, limit = self.runs_programs, self.limit
+                exams[name] = suites.chat_exam(
+                    name, tokenizer, folder=folder, limit=limit, runs_programs=allowed
+                )
+            self._exams = exams
         return self._exams
 
     def run(self, examinee: Examinee, *, bootstrap_iters: int = 0, **settings: Any) -> Scores:
@@ -246,8 +251,8 @@ class Tasks:
           bootstrap_iters: resamplings for standard errors of the harness.
           settings: of `Answers` to the harness.
         """
-        scores = scores_of(self.load(examinee.tokenizer), examinee)
-        scores = with_core(scores) if CORE in self.tasks else scores
+        scores = suites.scores_of(self.load(examinee.tokenizer), examinee)
+        scores = suites.with_core(scores) if suites.CORE in self.tasks else scores
         if self._loaded is None:
             return scores
         from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]

@@ -3,7 +3,6 @@
 import copy
 import functools
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -13,9 +12,10 @@ from torch import Tensor
 from fidgpt.data import Batch
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
+from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.processes import Processes
-from fidgpt.processes.fused import FusedAllReduce, Handle
+from fidgpt.processes.collectives import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
 
@@ -37,13 +37,7 @@ class MicroBatch(NamedTuple):
 
 
 def split_batch(
-    batch: Batch,
-    *,
-    size: int | None,
-    device: torch.device,
-    division: Division | None = None,
-    columns: Mapping[int, int] = MappingProxyType({}),
-    sequences: int = 1,
+    batch: Batch, model: LanguageModel, *, size: int | None, device: torch.device, sequences: int
 ) -> list[MicroBatch]:
     """Split a batch, and copy it to a device at once.
 
@@ -52,13 +46,14 @@ def split_batch(
 
     Args:
       batch: on the CPU, as streams make it, or on the device.
+      model: reads them, maybe divided over processes.
       size: rows of a micro-batch, at most; None for all of them.
       device: where they are computed.
-      division: of the tokens of each row over processes; None if each computes whole rows.
-      columns: numbers of columns, as `LanguageModel.computed_columns` returns.
       sequences: how many sequences a row holds.
     """
     size = size or max(1, len(batch.tokens))
+    division = model.division
+    columns = model.computed_columns(batch.tokens.shape[1] // sequences - 1)
     micro_batches = []
     for rows, copied in zip(batch.split(size), batch.to(device).split(size), strict=True):
         all_count = rows.counted is None or rows.counted.all()

@@ -37,8 +37,17 @@ class GroupSchedules:
         self, optimizer: Optimizer, *, schedule: Schedule, others: Mapping[str, Schedule]
     ) -> None:
         groups = optimizer.param_groups
+        if "lr" in others:
+            raise RunError(
+                "the trainer's schedules: the learning rate has a schedule already, `schedule`."
+            )
         for name in others:
-            _require_number(name, groups)
+            values = [group[name] for group in groups if name in group]
+            if not values or not all(isinstance(value, int | float) for value in values):
+                raise RunError(
+                    f"the trainer's schedules: the optimizer has no numeric setting {name!r}; "
+                    "remove it."
+                )
         self._optimizer = optimizer  # whose list of groups changes when it is restored
         self._schedules = {"lr": schedule, **others}
         self._peaks = [
@@ -63,18 +72,6 @@ def decay_at_any_width(optimizer: Optimizer) -> None:
     for group in optimizer.param_groups:
         if "width_scale" in group and "weight_decay" in group:
             group["weight_decay"] /= group["width_scale"]
-
-
-def _require_number(name: str, groups: Sequence[Group]) -> None:
-    if name == "lr":
-        raise RunError(
-            "the trainer's schedules: the learning rate has a schedule already, `schedule`."
-        )
-    values = [group[name] for group in groups if name in group]
-    if not values or not all(isinstance(value, int | float) for value in values):
-        raise RunError(
-            f"the trainer's schedules: the optimizer has no numeric setting {name!r}; remove it."
-        )
 
 
 def make_optimizer(

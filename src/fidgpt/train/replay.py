@@ -20,7 +20,7 @@ from fidgpt.train.checkpoints.checkpoints import contents_of
 from fidgpt.train.divergence import Diverged
 from fidgpt.train.run_directory import RunError, print_stderr
 from fidgpt.train.state import TrainState
-from fidgpt.train.timing import Stopwatch
+from fidgpt.train.step_metrics import Stopwatch
 
 __all__ = ["StepReplay"]
 

@@ -24,7 +24,7 @@ from fidgpt.train.micro_batches import BatchShares
 from fidgpt.train.optimizer_groups import GroupSchedules
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
-from fidgpt.train.timing import Stopwatch
+from fidgpt.train.step_metrics import Stopwatch
 
 __all__ = ["Stateful"]
 

@@ -7,16 +7,15 @@ from typing import ClassVar, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from fidgpt import plan
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.optimizers import AdamW
 from fidgpt.parallel import AxisPart, DataParallel
-from fidgpt.parallel.gradients import reduce_gradients
-from fidgpt.processes.fused import FusedAllReduce, Handle
-from fidgpt.train.delayed_metrics import AsyncMetrics, LaunchedStep, Row, StepStatus
+from fidgpt.processes.collectives import FusedAllReduce, Handle
 from fidgpt.train.divergence import Decision
-from fidgpt.train.gradients import GradientNorms, GradientTransform
+from fidgpt.train.gradients import GradientNorms, GradientTransform, reduce_gradients
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.micro_batches import (
     BatchShares,
@@ -29,22 +28,26 @@ from fidgpt.train.optimizer_groups import grouped_by_mesh
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.state import TrainState
-from fidgpt.train.step_metrics import StepMeters, StepReports
+from fidgpt.train.step_metrics import (
+    AsyncMetrics,
+    LaunchedStep,
+    Row,
+    StepMeters,
+    StepReports,
+    StepStatus,
+)
 
 __all__ = ["StepSettings", "TrainStep"]
 
 
 @runtime_checkable
-class StepSettings(Protocol):
+class StepSettings(plan.Recipe, Protocol):
     """What a step uses of a run; see the attributes of `Trainer`."""
 
     seed: int
     weights: Callable[[LanguageModel], None] | None
     stream: TrainingStream
-    batch_size: int
-    micro_batch_size: int | None
     precision: Precision
-    parallel: DataParallel
     max_grad_norm: float | None
     gradient_transform: GradientTransform | None
     meters: StepMeters | None
@@ -119,12 +122,9 @@ class TrainStep:
                 )
             micro_batches = split_batch(
                 rows,
+                state.replica,
                 size=run.micro_batch_size,
                 device=parallel.device,
-                division=state.replica.division,
-                columns=state.replica.computed_columns(
-                    rows.tokens.shape[1] // self.sequences_per_row - 1
-                ),
                 sequences=self.sequences_per_row,
             )
         number = self._most_micro_batches(run, index + state.shift, len(micro_batches))

@@ -24,24 +24,10 @@ from fidgpt.train import device, run_directory
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.checks import preflight
-from fidgpt.train.delayed_metrics import (
-    DelayedMetrics,
-    LaunchedStep,
-    Row,
-    StepStatus,
-)
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
-from fidgpt.train.estimates.planning import PlannedRun
-from fidgpt.train.evaluation import (
-    Evaluator,
-    Samples,
-    evaluating,
-    left_unchanged,
-    require_measured,
-)
-from fidgpt.train.expert_loads import ExpertLoads
-from fidgpt.train.goodput import Goodput, phase_seconds
+from fidgpt.train.evaluation import Evaluator, Samples, evaluating, require_measured
+from fidgpt.train.goodput import ExpertLoads, Goodput, PlannedRun, phase_seconds
 from fidgpt.train.gradients import GradientTransform
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.observers import Observer, stepping
@@ -50,8 +36,14 @@ from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.step_metrics import StepMeters
-from fidgpt.train.timing import seconds_of
+from fidgpt.train.step_metrics import (
+    DelayedMetrics,
+    LaunchedStep,
+    Row,
+    StepMeters,
+    StepStatus,
+    seconds_of,
+)
 from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
 from fidgpt.train.train_step import TrainStep
 
@@ -359,7 +351,15 @@ class Trainer:
         self.step.judge(state, launched)
         timing = seconds_of(launched.phases)
         row: Row = {"step": launched.step, **launched.row}
-        row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
+        seconds = timing.pop(f"seconds/{_STEP}")  # without evaluation and saving
+        before, after = (
+            round(self.stream.full_batches(steps) * facts.tokens_per_step)
+            for steps in (launched.step - 1, launched.step)
+        )
+        rate = (after - before) / seconds
+        row |= {"tokens": after, "step_seconds": seconds, "tokens_per_second": rate}
+        row["utilisation"] = rate * facts.flops_per_token / facts.peak_flops
+        row["memory"] = launched.memory
         state.check_finite(row, launched.measured)
         if not launched.is_counted:
             del row["loss"]
@@ -367,9 +367,9 @@ class Trainer:
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
-        seconds = [status.seconds for status in launched.statuses]
-        if any(map(any, seconds)):
-            row |= goodput.slowest(seconds)
+        of_all = [status.seconds for status in launched.statuses]
+        if any(map(any, of_all)):
+            row |= goodput.slowest(of_all)
         trackers.log(row)
         planned.add(row)
         for warning in loads.add(row):
@@ -521,7 +521,7 @@ class Trainer:
     def _measure(self, state: TrainState, evaluators: Mapping[str, Evaluator]) -> Row:
         row: Row = {}
         for name, evaluator in evaluators.items():
-            with left_unchanged(state.replica, evaluator, name):
+            with preflight.left_unchanged(state.replica, evaluator, name):
                 metrics = evaluator(state.replica, self.loss, self.parallel)
             row |= {f"{name}/{key}": float(value) for key, value in metrics.items()}
         return row
@@ -627,24 +627,6 @@ class Trainer:
         self.parallel.world.on_main(
             partial(self.checkpoints.abandon_after, run.path, step=state.step)
         )
-
-    def _speed(self, facts: Facts, launched: LaunchedStep, *, seconds: float) -> Row:
-        """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.
-
-        `step_seconds` is the time of the step without evaluation and saving.
-        """
-        before, after = (
-            round(self.stream.full_batches(steps) * facts.tokens_per_step)
-            for steps in (launched.step - 1, launched.step)
-        )
-        rate = (after - before) / seconds
-        return {
-            "tokens": after,
-            "step_seconds": seconds,
-            "tokens_per_second": rate,
-            "utilisation": rate * facts.flops_per_token / facts.peak_flops,
-            "memory": launched.memory,
-        }
 
 
 def _remedy(run: RunDirectory) -> str:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from fidgpt.files import parse_json, read_bytes
 from fidgpt.placement import whole_shape
 from fidgpt.processes import Processes
-from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.processes.heartbeat import BackgroundProcesses
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -241,7 +241,10 @@ class Checkpoints:
         if (best := self.best) is not None:
             if best.metric in measured:
                 self.wait()  # the one being written may be the best so far
-                is_best = _is_best(directory, measured[best.metric], best)
+                saved = manifest.find(directory) if directory is not None else {}
+                before = best_of([_saved(*checkpoint) for checkpoint in saved.items()], best)
+                value = measured[best.metric]
+                is_best = before is None or best.better(value, before.metrics[best.metric])
                 if self._background.current().broadcast(is_best):
                     reasons.append(manifest.BEST)
             elif line := best.missing(measured):
@@ -377,7 +380,22 @@ class Checkpoints:
         needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
         path = manifest.choose(directory, step, needed)
         with manifest.naming_damage(path):
-            return _restore_from(path, model, optimizer, stateful, warn)
+            weights, own = _stored(path, "model"), tensors.model_tensors(model)
+            _require_fit(path, weights, own)
+            memories = _memories(path, stateful, warn) if stateful is not None else {}
+            if optimizer is not None:
+                saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
+                tensors.check_optimizer(saved, optimizer, model)
+                moments = {
+                    name: tensors.empty(kind, like=tensors.parameter_of(name, optimizer))
+                    for name, kind in stored.kinds.items()
+                }
+                stored.read_into(moments)
+                tensors.load_optimizer(saved, moments, optimizer)
+            weights.read_into(own)  # only if everything fits
+            for name, memory in memories.items():
+                (stateful or {})[name].load_state_dict(memory)
+            return _step_and_state(path)
 
     def claim_mirror(self, draft: Path, *, directory: Path) -> None:
         """Claim the mirror for the new run `directory`, whose files are in a folder already."""
@@ -448,12 +466,6 @@ class Checkpoints:
         return {self.best.metric: float(value)}
 
 
-def _is_best(directory: Path | None, value: float, best: KeepBest) -> bool:
-    checkpoints = manifest.find(directory) if directory is not None else {}
-    before = best_of([_saved(step, path) for step, path in checkpoints.items()], best)
-    return before is None or best.better(value, before.metrics[best.metric])
-
-
 def _saved(step: int, path: Path) -> Saved:
     return Saved.of(step, manifest.read_manifest(path))
 
@@ -478,32 +490,6 @@ def contents_of(
         memories = {name: part.state_dict() for name, part in stateful.items()}
         texts["stateful.json"], sections["stateful"] = tensors.flatten(memories, root="stateful")
     return sections, texts
-
-
-def _restore_from(
-    path: Path,
-    model: nn.Module,
-    optimizer: Optimizer | None,
-    stateful: Mapping[str, Stateful] | None,
-    warn: Warn | None,
-) -> tuple[int, dict[str, Any]]:
-    """Copy a good checkpoint into a run; the model is changed only if everything fits."""
-    weights, own = _stored(path, "model"), tensors.model_tensors(model)
-    _require_fit(path, weights, own)
-    memories = _memories(path, stateful, warn) if stateful is not None else {}
-    if optimizer is not None:
-        saved, stored = _read(path, "optimizer.json"), _stored(path, "optimizer")
-        tensors.check_optimizer(saved, optimizer, model)
-        moments = {
-            name: tensors.empty(kind, like=tensors.parameter_of(name, optimizer))
-            for name, kind in stored.kinds.items()
-        }
-        stored.read_into(moments)
-        tensors.load_optimizer(saved, moments, optimizer)
-    weights.read_into(own)
-    for name, memory in memories.items():
-        (stateful or {})[name].load_state_dict(memory)
-    return _step_and_state(path)
 
 
 def check_fit(

@@ -96,11 +96,6 @@ def discard(path: Path) -> None:
     advance()
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write the bytes of `json_bytes`, without syncing them."""
-    path.write_bytes(json_bytes(value))
-
-
 def json_bytes(value: object) -> bytes:
     """Encode a value so that equal values are equal bytes."""
     return (json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n").encode()
@@ -148,7 +143,7 @@ def seal(path: Path, names: Iterable[str]) -> Seals:
 def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, Any]) -> None:
     """Write the manifest: step, files, and notes of plain values."""
     body = {"format": FORMAT, "step": step, **notes, "files": dict(sorted(files.items()))}
-    write_json(path / MANIFEST, _signed(body))
+    (path / MANIFEST).write_bytes(json_bytes(_signed(body)))
     sync(path / MANIFEST)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fidgpt.files import read_json, sha256_of, sync, write_whole
 from fidgpt.processes import ParallelError, Processes
-from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.processes.heartbeat import BackgroundProcesses
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.writing import BackgroundWriter

@@ -15,15 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
-from fidgpt.placement import (
-    Block,
-    block_of,
-    held,
-    is_divided,
-    is_sharded,
-    placed_like,
-    whole_shape,
-)
+from fidgpt.placement import Block, block_of, held, is_divided, is_sharded, placed_like, whole_shape
 from fidgpt.processes import Processes
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
@@ -303,7 +295,7 @@ def write_files(folder: Path, pieces: Files, texts: Mapping[str, Any]) -> manife
     for name, content in pieces.items():
         write_pieces(folder / name, content)
     for name, value in texts.items():
-        manifest.write_json(folder / name, value)
+        (folder / name).write_bytes(manifest.json_bytes(value))
     return manifest.seal(folder, [*pieces, *texts])
 
 

@@ -6,14 +6,17 @@ tried on copies, so that no number of the run changes.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch import nn
 
 from fidgpt.data import TrainingStream
 from fidgpt.data.streams import rows_of_rank
-from fidgpt.train.checks.module_trials import model_errors
-from fidgpt.train.custom import custom_part, describe
-from fidgpt.train.estimates.recipe import Recipe, trainable_copy
+from fidgpt.train.checks.module_trials import custom_class, custom_part, describe, model_errors
+from fidgpt.train.estimates.facts import Recipe, trainable_copy
+from fidgpt.train.evaluation import Evaluator
+from fidgpt.train.gradients import norms_of
 from fidgpt.train.run_directory import RunError
 
 __all__ = ["ComponentError"]
@@ -97,4 +100,33 @@ def _stream_errors(run: Recipe, stream: TrainingStream) -> Iterator[str]:
         yield (
             "returns two batches for one step: a batch is a function of its step alone, so that a "
             "resumed run goes on with the next one. Derive random numbers from the step."
+        )
+
+
+@contextmanager
+def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterator[None]:
+    """Undo what a custom evaluator does to modes, gradients and `requires_grad` of a model.
+
+    Args:
+      model: which trains on after the block.
+      evaluator: is called in the block.
+      name: of the evaluator in a run.
+
+    Raises:
+      RunError: it changed parameters.
+    """
+    if custom_class(type(evaluator)) is None:
+        yield
+        return
+    parameters, modes = [*model.parameters()], [(m, m.training) for m in model.modules()]
+    trained, norms = [parameter.requires_grad for parameter in parameters], norms_of(parameters)
+    yield
+    for module, mode in modes:
+        module.training = mode
+    for parameter, is_trained in zip(parameters, trained, strict=True):
+        parameter.requires_grad_(is_trained).grad = None
+    if not torch.equal(norms_of(parameters), norms):
+        raise RunError(
+            f"evaluators[{name!r}] changes parameters of the model, which trains on with them: let "
+            "it change a copy (copy.deepcopy(model)), or restore what it changed."
         )

@@ -1,26 +1,158 @@
 """What is known of a run before its first step: size, cost, needs, and whether it can resume."""
 
 import contextlib
+import itertools
 import os
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol, runtime_checkable
+
+from torch import nn
 
 from fidgpt import cost
-from fidgpt.model.transformer import LanguageModel
+from fidgpt.data import StreamWrapper
+from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import MeshSizes
 from fidgpt.plan import Cluster, Memory, Plan, Planner
 from fidgpt.recording import Sent
+from fidgpt.schedule import Schedule
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import cluster_at_hand
-from fidgpt.train.estimates.group_facts import GroupFacts, parameter_groups, without_layer
-from fidgpt.train.estimates.recipe import Recipe, trainable_copy
-from fidgpt.train.precision import Precision
+from fidgpt.train.divergence import Divergence
+from fidgpt.train.evaluation import Evaluator
+from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
+from fidgpt.train.train_step import StepSettings, TrainStep
 
 __all__ = ["Facts"]
+
+Trainable = Callable[[str, nn.Parameter], bool]
+
+
+def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
+    """Return a copy of the model on the meta device with `requires_grad` as the run sets it."""
+    twin = cost.without_memory(model)
+    train_only(twin, trainable)
+    return twin
+
+
+@runtime_checkable
+class Recipe(StepSettings, Protocol):
+    """What a run consists of; see the attributes of `Trainer`.
+
+    The model may be on the meta device, and is left unchanged by what measures or tries it.
+    """
+
+    vocab_size: int
+    step: TrainStep
+    batch_growth: StreamWrapper | None
+    seq_len_growth: StreamWrapper | None
+    schedule: Schedule
+    schedules: Mapping[str, Schedule] | None
+    groups: Grouping
+    loss: CrossEntropy
+    checkpoints: Checkpoints
+    evaluators: Mapping[str, Evaluator]
+    divergence: Divergence | None
+
+
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def without_layer(path: str) -> str:
+    """Return the path of a module or parameter with `*` for the number of its layer."""
+    return _LAYER.sub("*", path, count=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFacts:
+    """A group of parameters.
+
+    Attributes:
+      name: of the group; its index if it has none.
+      learning_rate: at the peak of the schedule; None if the optimizer has none.
+      weight_decay: None if the optimizer has none.
+      settings: every setting that is a number.
+      num_parameters: numbers in all of its tensors.
+      holds: the parameters' names, shortened as by `in_short`.
+    """
+
+    name: str
+    learning_rate: float | None
+    weight_decay: float | None
+    settings: Mapping[str, float]
+    num_parameters: int
+    holds: str
+
+
+def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
+    """Return the groups of a run."""
+    model = trainable_copy(recipe.model, recipe.trainable)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    layers = _layers_by_pattern(names.values())
+    groups = recipe.groups(model)
+    with contextlib.suppress(*cost.NEEDS_NUMBERS):  # without the optimizer's defaults then
+        optimizer = recipe.optimizer(groups)
+        decay_at_any_width(optimizer)
+        groups = optimizer.param_groups
+    return [
+        GroupFacts(
+            name=str(group.get("name", number)),
+            learning_rate=peak_rate(group) if "lr" in group else None,
+            weight_decay=group.get("weight_decay"),
+            settings={
+                name: value
+                for name, value in group.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            },
+            num_parameters=sum(parameter.numel() for parameter in group["params"]),
+            holds=in_short([names[id(p)] for p in group["params"]], layers),
+        )
+        for number, group in enumerate(groups)
+    ]
+
+
+def in_short(names: Iterable[str], layers: Mapping[str, Collection[int]]) -> str:
+    """Shorten names to the form `blocks.*.attention.{query,key}.weight, norm.weight`.
+
+    Args:
+      names: of parameters.
+      layers: indices of all layers that have a parameter, by its name with `*` for the index.
+    """
+    siblings: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for pattern, numbers in _layers_by_pattern(names).items():
+        index = "*" if numbers >= {*layers[pattern]} else _ranges(sorted(numbers))
+        module, _, leaf = pattern.replace("*", index, 1).rpartition(".")
+        parent, _, name = module.rpartition(".")
+        siblings[parent, leaf].append(name)
+    texts = []
+    for (parent, leaf), children in siblings.items():
+        together = children[0] if len(children) == 1 else f"{{{','.join(children)}}}"
+        texts.append(".".join(part for part in (parent, together, leaf) if part))
+    return ", ".join(texts)
+
+
+def _layers_by_pattern(names: Iterable[str]) -> dict[str, set[int]]:
+    layers: defaultdict[str, set[int]] = defaultdict(set)
+    for name in names:
+        number = _LAYER.search(name)
+        layers[without_layer(name)] |= {int(number[0])} if number else set()
+    return layers
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Write `[0, 1, 2, 5]` as `{0..2,5}`."""
+    runs = [
+        [number for _, number in run]
+        for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ]
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
+    return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,36 +212,6 @@ class Facts:
     def peak_flops(self) -> float:
         """The peak performance of all devices in the number format, per second."""
         return self.cluster.size * self.cluster.device.peak(self.precision)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """The facts of a run, and where its cost is.
-
-    Attributes:
-      facts: what every run shows.
-      places: the cost of a token's forward pass, by place.
-      cache: bytes of the KV cache of one token and of a training sequence, and the tokens of that;
-        None if the model needs the values of its tensors.
-      groups: of parameters, as the optimizer treats them.
-    """
-
-    facts: Facts
-    places: Sequence[cost.PlaceCost]
-    cache: tuple[int, int, int] | None
-    groups: Sequence[GroupFacts]
-
-
-def cache_sizes(
-    model: LanguageModel, precision: Precision, *, seq_len: int
-) -> tuple[int, int, int] | None:
-    """Return the `cache` of a `Summary`."""
-    replica = precision.replica(cost.without_memory(model)).eval()
-    try:
-        token, text = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
-    except cost.NEEDS_NUMBERS:
-        return None
-    return token, text, seq_len
 
 
 def call_text(function: Callable[..., object]) -> str:
@@ -172,17 +274,6 @@ def _copies(checkpoints: Checkpoints, plan: Plan, mesh: MeshSizes) -> int:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
     saved = int(plan.memory[plan.worst].saved)
     return checkpoints.memory.needed(saved, num_parts=mesh.num_parts, num_local=local)
-
-
-def summary_of(recipe: Recipe, cluster: Cluster) -> Summary:
-    """Return all that is known of a run on some devices; the model may be on the meta device."""
-    facts = facts_of(recipe, cluster)
-    return Summary(
-        facts=facts,
-        places=cost.cost_by_place(recipe.model, facts.forward),
-        cache=cache_sizes(recipe.model, recipe.precision, seq_len=recipe.seq_len),
-        groups=parameter_groups(recipe),
-    )
 
 
 def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = None) -> None:

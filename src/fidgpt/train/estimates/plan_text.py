@@ -1,7 +1,12 @@
-"""A plan as text: what a run takes on a mesh, what to change, or which meshes there are."""
+"""Plans as texts, and as a page for a browser: memory against speed, and the timeline of a step."""
 
+import html
+import json
 import math
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -196,15 +201,18 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
     return [*cells, f"{plan.hours * price:,.2f}"] if price else cells
 
 
-def page_data(
-    ranking: Ranking, planner: Planner, start: str, *, title: str
-) -> Mapping[str, object]:
-    """Return what the page of plans draws; `title` names the config."""
+_WIDTH, _HEIGHT, _MARGIN = 900, 460, 84
+
+
+def page(ranking: Ranking, planner: Planner, start: str, *, title: str) -> str:
+    """Return a page of plans, which needs nothing from elsewhere; `title` names the config."""
     plans = ranking.plans[:_DRAWN]
     left = ranking.num_settings - len(plans)
-    return {
-        "left_out": left
-        and f"{counted(left, 'setting')} that are slower or need more memory are left out.",
+    left_out = (
+        left and f"{counted(left, 'setting')} that are slower or need more memory are left out."
+    )
+    data = {
+        "left_out": left_out,
         "title": f"{title} on {planner.cluster.size} x {planner.cluster.device.title}",
         "memory": planner.cluster.device.memory,
         "plans": [
@@ -228,3 +236,48 @@ def page_data(
             for plan in plans
         ],
     }
+    # In a script, only a closing tag could end it.
+    text = json.dumps(data).replace("<", "\\u003c")
+    values = {"title": html.escape(data["title"]), "left_out": data["left_out"] or ""}
+    values |= {"chart": _chart(data), "data": text}
+    source = Path(__file__).with_name("plan_page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda name: values[name[1]], source)
+
+
+def _chart(data: Mapping[str, Any]) -> str:
+    """Return a drawing of memory against speed."""
+    plans, memory = data["plans"], data["memory"]
+    most = max([memory, *(plan["bytes"] for plan in plans)]) * 1.05
+    fastest = max((plan["speed"] for plan in plans), default=1.0) * 1.05
+
+    def across(size: float) -> float:
+        return _MARGIN + (_WIDTH - 2 * _MARGIN) * size / most
+
+    def up(speed: float) -> float:
+        return _HEIGHT - _MARGIN - (_HEIGHT - 2 * _MARGIN) * speed / fastest
+
+    points = [
+        f'<circle data-plan="{number}" cx="{across(plan["bytes"]):.1f}" '
+        f'cy="{up(plan["speed"]):.1f}" class="{"fits" if plan["fits"] else ""}">'
+        f"<title>{html.escape(plan['mesh'])}, {html.escape(plan['setting'])}</title></circle>"
+        for number, plan in enumerate(plans)
+    ]
+    parts = [
+        _line(across(memory), 20.0, up(0.0), "memory"),
+        _label(8.0, 24.0, "start", "tokens a second per device"),
+        _label(_WIDTH - 8.0, _HEIGHT - 14.0, "end", "memory per device"),
+    ]
+    for quarter in range(5):
+        size, speed, kind = most * quarter / 4, fastest * quarter / 4, "minor" * (quarter % 2)
+        parts.append(_line(across(size), up(0.0), up(0.0) + 6, ""))
+        parts.append(_label(across(size), up(0.0) + 34, "middle", bytes_text(round(size)), kind))
+        parts.append(_label(_MARGIN - 8.0, up(speed) + 5, "end", f"{speed:,.0f}", kind))
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join([*parts, *points])}</svg>'
+
+
+def _line(x: float, top: float, bottom: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+
+
+def _label(x: float, y: float, anchor: str, text: str, kind: str = "") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'

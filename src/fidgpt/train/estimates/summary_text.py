@@ -1,10 +1,11 @@
 """What is known of a run as text: facts at its start, tables of its summary, and schedules."""
 
+import contextlib
 import io
 import itertools
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -12,13 +13,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.cost import PlaceCost
+from fidgpt.cost import NEEDS_NUMBERS, PlaceCost, cache_bytes, cost_by_place, without_memory
 from fidgpt.data import Curve
 from fidgpt.plan import Plan
 from fidgpt.recording import Sent
 from fidgpt.schedule import Schedule
-from fidgpt.train.estimates.facts import Facts, Summary, tokens_text
-from fidgpt.train.estimates.group_facts import GroupFacts
+from fidgpt.train.estimates.facts import Facts, GroupFacts, Recipe, parameter_groups, tokens_text
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
 
@@ -30,23 +30,27 @@ _FLOPS = ["", "k", "M", "G", "T", "P"]
 Rows = list[tuple[str, str]]
 
 
-def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
-    """Format a summary as wide as the terminal.
+def summary_text(run: Recipe, facts: Facts, *, recipe: str = "", color: bool) -> str:
+    """Format what is known of a run as wide as the terminal.
 
     Args:
-      summary: of the run.
+      run: the run; the model may be on the meta device.
+      facts: of the run.
       recipe: what the named config says of itself.
       color: whether to use terminal styles.
     """
     width = max(80, min(shutil.get_terminal_size().columns, 120))
-    shown: list[RenderableType] = [table_of(_model(summary)), "", _place_table(summary.places)]
-    shown += [Text(note, style="dim") for note in _notes(summary)]
+    places = cost_by_place(run.model, facts.forward)
+    shown: list[RenderableType] = [table_of(_model(run, facts)), "", _place_table(places)]
+    if not facts.forward.is_executed:
+        note = f"Operations are two for each weight that is used: {_UNKNOWN.partition(': ')[2]}."
+        shown.append(Text(note, style="dim"))
     for rows in (
-        _groups(summary),
-        *([_pipeline(plan)] if len((plan := summary.facts.plan).memory) > 1 else []),
-        *([_collectives(summary.facts.collectives)] if any(summary.facts.collectives) else []),
-        memory_rows(summary.facts),
-        [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
+        _groups(parameter_groups(run)),
+        *([_pipeline(facts.plan)] if len(facts.plan.memory) > 1 else []),
+        *([_collectives(facts.collectives)] if any(facts.collectives) else []),
+        memory_rows(facts),
+        [*_run(facts), *([("recipe", recipe)] if recipe else [])],
     ):
         shown += ["", table_of(rows)]
     return rendered(shown, width=width, color=color)
@@ -115,11 +119,12 @@ def table_of(rows: Rows) -> Table:
     return table
 
 
-def _model(summary: Summary) -> Rows:
-    facts, count, cached = summary.facts, summary.facts.parameters, _UNKNOWN
-    if summary.cache is not None:
-        token, context, seq_len = summary.cache
-        cached = f"{bytes_text(token)} per token, {bytes_text(context)} for {seq_len:,}"
+def _model(run: Recipe, facts: Facts) -> Rows:
+    count, cached = facts.parameters, _UNKNOWN
+    replica = run.precision.replica(without_memory(run.model)).eval()
+    with contextlib.suppress(*NEEDS_NUMBERS):
+        token, text = (cache_bytes(replica, context=size) for size in (1, run.seq_len))
+        cached = f"{bytes_text(token)} per token, {bytes_text(text)} for {run.seq_len:,}"
     parts = {"trained": facts.trained_parameters, "active for a token": count.active}
     return [
         ("parameters", _number_text(count.total)),
@@ -170,22 +175,16 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
     return table
 
 
-def _notes(summary: Summary) -> list[str]:
-    needs = _UNKNOWN.partition(": ")[2]
-    unknown = f"Operations are two for each weight that is used: {needs}."
-    return [] if summary.facts.forward.is_executed else [unknown]
-
-
-def _groups(summary: Summary) -> Rows:
+def _groups(groups: Sequence[GroupFacts]) -> Rows:
     """Return the rates, decays and contents of the optimizer's groups."""
     rows = [("optimizer's groups", "learning rate, weight decay, parameters")]
-    for group in summary.groups[:_GROUPS]:
+    for group in groups[:_GROUPS]:
         settings = [
             "none" if x is None else f"{x:.3g}" for x in (group.learning_rate, group.weight_decay)
         ]
         numbers = f"{', '.join(settings)}, {magnitude(group.num_parameters, _COUNTS)}"
         rows.append((f"  {group.name}", f"{numbers}: {group.holds}"))
-    left = len(summary.groups) - _GROUPS
+    left = len(groups) - _GROUPS
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows
 
 
@@ -377,35 +376,20 @@ class Turn(NamedTuple):
     what: str
 
 
-def schedules_text(
-    schedule: Schedule,
-    *,
-    others: Mapping[str, Schedule],
-    curves: Sequence[Curve],
-    groups: Sequence[GroupFacts],
-    num_steps: int,
-    width: int = 80,
-) -> str:
-    """Draw everything that changes over a run.
-
-    Args:
-      schedule: of the learning rate.
-      others: schedules of other settings, by name.
-      curves: what changes in the data.
-      groups: what the schedules apply to.
-      num_steps: of the run.
-      width: columns of each drawing.
-    """
+def schedules_text(run: Recipe) -> str:
+    """Draw the learning rate, the settings of groups that change, and curves of the data."""
+    groups, steps = parameter_groups(run), range(run.num_steps)
     peaks = [(group.name, group.learning_rate or 1.0) for group in groups]
-    drawings = [schedule_text(schedule, num_steps=num_steps, peaks=peaks, width=width)]
-    for name, other in others.items():
+    drawings = [schedule_text(run.schedule, num_steps=run.num_steps, peaks=peaks)]
+    for name, other in (run.schedules or {}).items():
         # Shown for the first group that has something to change.
         held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
         where, peak = held[0] if held else ("every group", 1.0)
-        values = [other(step) * peak for step in range(num_steps)]
-        curve = Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak)
-        drawings.append(curve_text(curve, width=width))
-    return "\n\n".join([*drawings, *(curve_text(curve, width=width) for curve in curves)])
+        values = [other(step) * peak for step in steps]
+        drawings.append(
+            curve_text(Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak))
+        )
+    return "\n\n".join([*drawings, *map(curve_text, run.stream.curves(run.num_steps))])
 
 
 def schedule_text(

@@ -24,7 +24,7 @@ from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.wrappers import has_compiler
 from fidgpt.train.device import remembered
-from fidgpt.train.estimates.recipe import Recipe
+from fidgpt.train.estimates.facts import Recipe
 from fidgpt.train.loss import with_gradients
 from fidgpt.train.precision import Precision, native_precision
 
@@ -185,7 +185,12 @@ def choose(
         precision=precision, reason=_gains(speeds, best), measured={"number format": speeds}
     )
     if may_compile:
-        choice = _with_compilation(choice, run, speeds, best, num_kinds=max(1, len(pieces) - 1))
+        saved = speeds.seconds[best] - speeds.compiled(best)
+        whole, takes = saved * run.num_steps, _COST + _COST_OF_KIND * max(1, len(pieces) - 1)
+        choice = choice.noting(
+            f"compiling would save {whole:,.0f} s and take about {takes:.0f} s",
+            compiles=whole > takes and saved > _MIN_SAVED * speeds.seconds[best],
+        )
     if not speeds.is_steady:
         choice = choice.noting("other programs disturbed the measurement")
     if kernels and (attentions := attentions_of(run)):
@@ -201,18 +206,6 @@ def _gains(speeds: Speeds, best: str) -> str:
     seconds = speeds.seconds
     gains = [f"{seconds[n] / seconds[best]:.2f} times as fast as {n}" for n in seconds if n != best]
     return ", ".join([best, *([" and ".join(gains)] if gains else [])])
-
-
-def _with_compilation(
-    choice: Choice, run: Recipe, speeds: Speeds, name: str, *, num_kinds: int
-) -> Choice:
-    """Return a choice with compiled blocks if that saves more time than it takes."""
-    saved = speeds.seconds[name] - speeds.compiled(name)
-    whole, takes = saved * run.num_steps, _COST + _COST_OF_KIND * num_kinds
-    return choice.noting(
-        f"compiling would save {whole:,.0f} s and take about {takes:.0f} s",
-        compiles=whole > takes and saved > _MIN_SAVED * speeds.seconds[name],
-    )
 
 
 def _with_kernel(choice: Choice, speeds: Speeds) -> Choice:
@@ -236,8 +229,10 @@ def _remembered(
 ) -> Speeds:
     """Return what was measured of candidates before, or measure it; see `measure`."""
     first = name_of(next(iter(candidates.values())).precision)
+    kinds = [(cost.kind_of(piece.module), piece.count) for piece in pieces]
     measured = remembered(
-        _key(run, pieces, [*candidates, first]),
+        # Everything but the machine that the speed depends on.
+        (kinds, run.seq_len, _rows(run), run.batch_size, [*candidates, first]),
         lambda: asdict(measure(run, pieces, candidates, effort)),
         read=lambda saved: saved if saved and saved["is_steady"] and not renew else None,
     )
@@ -289,12 +284,6 @@ def _kinds(modules: Iterable[tuple[int, nn.Module]]) -> list[Piece]:
     for index, module in modules:
         kinds.setdefault(cost.kind_of(module), []).append((index, module))
     return [Piece(module=same[0][1], index=same[0][0], count=len(same)) for same in kinds.values()]
-
-
-def _key(run: Recipe, pieces: Sequence[Piece], names: Sequence[str]) -> object:
-    """Return everything but the machine that the speed depends on."""
-    kinds = [(cost.kind_of(piece.module), piece.count) for piece in pieces]
-    return (kinds, run.seq_len, _rows(run), run.batch_size, names)
 
 
 def _rows(run: Recipe) -> int:

@@ -108,38 +108,23 @@ class Examinee:
         )
         return ["".join(row) for row in zip(*pieces, strict=True)]
 
+    def least_loss(self, rows: Sequence[Sequence[int]], starts: Sequence[int]) -> int:
+        """Return which row has the least mean loss per token from its start, the first of several.
+
+        The mean of no token is not a number. It is the least where it comes first and never
+        elsewhere, as it is to Python's `min`, by which nanochat chooses.
+        """
+        likelihoods = self.likelihoods(*self.fitting(rows, starts))
+        means = [-nats.mean().item() for nats, _ in likelihoods]
+        return means.index(min(means))
+
+    def completes(self, row: Sequence[int], start: int) -> bool:
+        """Return whether each token from the start on is the most likely one."""
+        ((_, is_greedy),) = self.likelihoods(*self.fitting([row], [start]))
+        return bool(is_greedy.all())
+
 
 Question = Callable[[Examinee], bool]  # asks a model; whether its answer is right
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Which row has the least mean loss per token from its start on; the first one of several.
-
-    The mean of no token is not a number. It is the least where it comes first and never elsewhere,
-    as it is to Python's `min`, by which nanochat chooses.
-    """
-
-    rows: Sequence[Sequence[int]]
-    starts: Sequence[int]
-    right: int
-
-    def __call__(self, examinee: Examinee) -> bool:
-        likelihoods = examinee.likelihoods(*examinee.fitting(self.rows, self.starts))
-        means = [-nats.mean().item() for nats, _ in likelihoods]
-        return means.index(min(means)) == self.right
-
-
-@dataclass(frozen=True)
-class Completion:
-    """Whether each token from the start on is the most likely one."""
-
-    row: Sequence[int]
-    start: int
-
-    def __call__(self, examinee: Examinee) -> bool:
-        ((_, is_greedy),) = examinee.likelihoods(*examinee.fitting([self.row], [self.start]))
-        return bool(is_greedy.all())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,15 @@
-"""Parameters with shards in processes: where a shard lies in the whole, and how to get the whole.
+"""Divided computations: what components declare, and what a process holds of a parameter.
+
+A component that computes on heads or widths has a method `own_split()`, which returns for each of
+its projections whether its outputs or its inputs are split:
+
+    def own_split(self) -> Split:
+        return Split({"up": Columns(self.ffn_dim), "down": Rows(self.ffn_dim)})
+
+and everything else follows (see `fidgpt.parallel.tensor`): its input is the same on all processes,
+its output is summed over them, and whole parameters inside it have their gradients summed. A linear
+layer declares by `SPLIT_DIMS` which dimensions of its parameters that means. A component without a
+declaration is computed whole on every process.
 
 The weights of a model that axes of the mesh divide are plain tensors; the attribute `shards` of a
 parameter is all that distinguishes them from whole ones: the place on each axis, where every axis
@@ -11,10 +22,10 @@ process does not hold, it has an empty tensor.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -23,24 +34,88 @@ from torch import Tensor, nn
 from fidgpt.processes.collectives import all_gather, all_sum
 from fidgpt.processes.processes import Processes
 
-__all__ = [
-    "Block",
-    "Holders",
-    "Shard",
-    "block_of",
-    "gather_uneven",
-    "held",
-    "holders_of",
-    "is_absent",
-    "is_divided",
-    "is_sharded",
-    "keep",
-    "placed_like",
-    "shards_of",
-    "whole_of",
-    "whole_shape",
-    "wholes",
-]
+Dims = Mapping[str, int | None]  # by parameter; None if it counts on one process only
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A module whose outputs are split, or a parameter that is split along `dim`.
+
+    Attributes:
+      units: number of heads, or of elements, which are not split further.
+      dim: the dimension of a parameter; a module declares its own parameters'.
+      repeats: whether several processes may hold the same unit, as query heads share key heads.
+      uneven: whether the last process may hold fewer units than the others.
+    """
+
+    units: int
+    dim: int = 0
+    repeats: bool = False
+    uneven: bool = False
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A module whose inputs are split, so that the sum of its outputs is the result.
+
+    Attributes:
+      units: number of heads, or of elements, which are not split further.
+      dim: the dimension of a parameter.
+    """
+
+    units: int
+    dim: int = 1
+
+
+@dataclass(frozen=True)
+class Once:
+    """A module or parameter that is added to a sum over processes, on the first of them."""
+
+
+@dataclass(frozen=True)
+class OnHeads:
+    """A module that maps split heads [..., heads, head_dim] to the same, such as a norm.
+
+    It gets all heads unless its class is `ELEMENTWISE`, which means that it treats each vector of
+    the last dimension by itself.
+
+    Attributes:
+      units: number of heads.
+      repeats: as of `Columns`.
+    """
+
+    units: int
+    repeats: bool = False
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a component is divided.
+
+    Attributes:
+      parts: by the name of a child module or parameter, in its component; None children may be
+        named too.
+      gathers: whether the outputs are parts of the last dimension, instead of summands.
+      returns: the child module with split inputs whose output the component returns as it is, by
+        which a sum may begin before all tokens are computed; None if there is no such child.
+    """
+
+    parts: Mapping[str, Columns | Rows | Once | OnHeads]
+    gathers: bool = False
+    returns: str | None = None
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A module that declares how its computation can be divided."""
+
+    def own_split(self) -> Split: ...
+
+
+LINEAR_DIMS: Mapping[str, Dims] = {
+    "columns": {"weight": 0, "bias": 0},
+    "rows": {"weight": 1, "bias": None},
+}
 
 T = TypeVar("T", bound=Tensor)
 

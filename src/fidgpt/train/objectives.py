@@ -1,33 +1,42 @@
-"""Training on preferences: losses of pairs of answers, and the step that takes them."""
+"""Steps with other objectives, which compute with a second model: preferences and distillation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fidgpt.data import Batch
-from fidgpt.model.reports import (
-    Share,
-    collecting,
-    not_collecting,
-    report_loss,
-    report_metric,
-)
+from fidgpt.attributes import changed
+from fidgpt.cost import without_memory
+from fidgpt.data import Batch, DataError, TokenizerSpec
+from fidgpt.model import LoRALinear, StackedLoRA
+from fidgpt.model.context import AttentionContext
+from fidgpt.model.materialization import materialize
+from fidgpt.model.reports import Share, collecting, not_collecting, report_loss, report_metric
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.ranges import require_not_negative, require_positive
+from fidgpt.ranges import require_not_negative, require_positive, require_size
 from fidgpt.train.evaluation import evaluating
-from fidgpt.train.frozen import blueprint_of, frozen, has_adapters, without_adapters
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.train_step import StepSettings, TrainStep
 
-__all__ = ["DPO", "IPO", "ORPO", "Answers", "PreferenceLoss", "PreferenceStep"]
+__all__ = [
+    "DPO",
+    "IPO",
+    "ORPO",
+    "Answers",
+    "DistillationStep",
+    "PreferenceLoss",
+    "PreferenceStep",
+    "teacher_loss",
+]
 
 Scores = Float[Tensor, " pairs"]
+Weights = Callable[[LanguageModel], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +166,34 @@ def _log_odds(logarithms: Scores) -> Scores:
     return logarithms - torch.log(-torch.expm1(logarithms))
 
 
-class PreferenceStep(TrainStep):
+class _SecondModelStep(TrainStep):
+    """A step that computes with a model that is not trained; every process has all of it.
+
+    Args:
+      other: the model, which is copied without memory; None if there is none.
+    """
+
+    def __init__(self, other: LanguageModel | None) -> None:
+        self._blueprint = None if other is None else without_memory(other)
+        self.second: list[LanguageModel] = []
+
+    def others(self) -> Sequence[LanguageModel]:
+        return [] if self._blueprint is None else [self._blueprint]
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        self.second = [*others]
+
+    def _fill(self, weights: Weights | None, run: StepSettings) -> None:
+        """Make the model; without weights, it has the random values of the run's seed."""
+        for blueprint in self.others():
+            model = without_memory(blueprint)
+            materialize(model, device=run.parallel.device, seed=run.seed)
+            if weights is not None:
+                weights(model)
+            self.second = [run.precision.replica(model).eval().requires_grad_(False)]
+
+
+class PreferenceStep(_SecondModelStep):
     """Trains on rows of `data.pairs`; every pair has the same weight.
 
     The reference is the model without its low-rank adapters where it has adapters, else a copy of
@@ -185,40 +221,30 @@ class PreferenceStep(TrainStep):
         require_not_negative(likelihood=likelihood)
         self.preference = preference
         self.likelihood = likelihood
-        needs_copy = preference.needs_reference and not has_adapters(model)
-        self._blueprint = blueprint_of(model) if needs_copy else None
-        self._reference: list[LanguageModel] = []
-
-    def others(self) -> Sequence[LanguageModel]:
-        return [] if self._blueprint is None else [self._blueprint]
-
-    def rehearse(self, others: Sequence[LanguageModel]) -> None:
-        self._reference = [*others]
+        needs_copy = preference.needs_reference and not any(_adapters(model))
+        super().__init__(model if needs_copy else None)
 
     def begin(self, run: StepSettings) -> None:
-        if self._blueprint is not None:
-            self._reference = [frozen(self._blueprint, run.weights, run)]
+        self._fill(run.weights, run)
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of pairs."""
-        return PairLoss(model, loss, self.preference, self._reference, self.likelihood)
+        return PairLoss(model, loss, self)
+
+
+def _adapters(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the low-rank adapters of a model."""
+    return (module for module in model.modules() if isinstance(module, LoRALinear | StackedLoRA))
 
 
 class PairLoss(NextToken):
     """Model and loss of pairs as one module; the reference is no part of it."""
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        loss: CrossEntropy,
-        preference: PreferenceLoss,
-        reference: Sequence[LanguageModel],
-        likelihood: float,
-    ) -> None:
+    def __init__(self, model: LanguageModel, loss: CrossEntropy, step: PreferenceStep) -> None:
         super().__init__(model, loss)
-        self.preference = preference
-        self._reference = reference  # not a module, whose weights would be the run's
-        self.likelihood = likelihood
+        self.preference = step.preference
+        self.likelihood = step.likelihood
+        self._step = step  # no module, so that the reference's weights are not the run's
 
     def forward(
         self,
@@ -262,10 +288,12 @@ class PairLoss(NextToken):
 
     @torch.no_grad()
     def _of_reference(self, batch: Batch) -> Answers:
-        with not_collecting():
-            if self._reference:
-                return self._answers(self._reference[0], batch)[1]
-            with without_adapters(self.model), evaluating(self.model):
+        with not_collecting(), ExitStack() as without_adapters:
+            for reference in self._step.second:
+                return self._answers(reference, batch)[1]
+            for adapter in _adapters(self.model):
+                without_adapters.enter_context(changed(adapter, scale=0.0))
+            with evaluating(self.model):
                 return self._answers(self.model, batch)[1]
 
     def _report_rewards(self, policy: Answers, reference: Answers, count: int) -> None:
@@ -329,6 +357,121 @@ def log_probabilities(
     def of_chunk(x: Tensor, y: Tensor) -> Tensor:
         return -F.cross_entropy(unembedding(x).float(), y, reduction="none")
 
+    return torch.cat(_in_chunks(of_chunk, loss, features, targets))
+
+
+def _in_chunks(function: Any, loss: CrossEntropy, features: Tensor, others: Tensor) -> list[Tensor]:
+    """Call a function with chunks of rows, and again in the backward pass."""
     size = loss.rows_on(features.device)
-    chunks = zip(features.split(size), targets.split(size), strict=True)
-    return torch.cat([checkpoint(of_chunk, x, y, use_reentrant=False) for x, y in chunks])
+    chunks = zip(features.split(size), others.split(size), strict=True)
+    return [checkpoint(function, x, y, use_reentrant=False) for x, y in chunks]
+
+
+def teacher_loss(
+    student: Float[Tensor, "tokens vocab"],
+    teacher: Float[Tensor, "tokens vocab"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> Float[Tensor, " tokens"]:
+    """Return the cross-entropy of the student under the teacher's probabilities, in nats.
+
+    It is the forward Kullback-Leibler divergence plus the teacher's entropy, and has the same
+    gradients (Hinton et al., 2015, arXiv:1503.02531).
+
+    Args:
+      student: logits.
+      teacher: logits of the same tokens.
+      temperature: by which both logits are divided; the loss is multiplied by its square.
+      top_k: only the teacher's likeliest tokens count, with probabilities that add up to one.
+    """
+    student, teacher = student.float() / temperature, teacher.float() / temperature
+    logarithms = student.log_softmax(-1)
+    if top_k is not None:
+        teacher, places = teacher.topk(min(top_k, teacher.shape[-1]), -1)
+        logarithms = logarithms.gather(-1, places)
+    return -(teacher.softmax(-1) * logarithms).sum(-1) * temperature**2
+
+
+class DistillationStep(_SecondModelStep):
+    """Trains on `(1 - ratio)` of the loss and `ratio` of the loss under a teacher's probabilities.
+
+    Args:
+      teacher: another model of the same tokens; every process has a copy of it.
+      weights: initializes the teacher; None leaves the random values of the seed.
+      ratio: weight of the teacher, from 0 to 1.
+      temperature: as in `teacher_loss`.
+      top_k: as in `teacher_loss`.
+      tokenizer: the teacher's, which has to have the tokens of the run's; None if it is not known.
+
+    Raises:
+      ValueError: an option is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        teacher: LanguageModel,
+        weights: Weights | None,
+        ratio: float = 0.5,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        tokenizer: TokenizerSpec | None = None,
+    ) -> None:
+        require_positive(temperature=temperature)
+        require_size(top_k=top_k)
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"{ratio=} must be from 0 to 1.")
+        super().__init__(teacher)
+        self._weights = weights
+        self._tokenizer = tokenizer
+        self.ratio = ratio
+        self.options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
+
+    def begin(self, run: StepSettings) -> None:
+        theirs = None if self._tokenizer is None else self._tokenizer.build([]).token_values()
+        if theirs is not None and theirs != run.stream.tokenizer.token_values():
+            raise DataError(
+                "The teacher has other tokens than the model: distillation needs a teacher with "
+                "the tokenizer of the run."
+            )
+        self._fill(self._weights, run)
+
+    def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
+        """Return the module whose forward pass is the mixed loss."""
+        return Distilled(model, loss, self)
+
+
+class Distilled(NextToken):
+    """Model and mixed loss as one module; the teacher is no part of it."""
+
+    def __init__(self, model: LanguageModel, loss: CrossEntropy, step: DistillationStep) -> None:
+        super().__init__(model, loss)
+        self._step = step  # no module, so that the teacher's weights are not the run's
+
+    def loss_of(
+        self, features: Float[Tensor, "rows seq hidden"], ctx: AttentionContext, batch: Batch
+    ) -> Float[Tensor, ""]:
+        """Return the mean of both losses, and report them."""
+        loss, (teacher,) = super().loss_of(features, ctx, batch), self._step.second
+        with torch.no_grad(), not_collecting():
+            theirs = teacher.features(batch.inputs, teacher.layout(batch.inputs))
+        counts = ctx.own(batch.mask[:, 1:])
+        taught = self._taught(features[counts], ctx.own(theirs)[counts], teacher.unembedding)
+        report_metric("teacher", taught)
+        return (1 - self._step.ratio) * loss + self._step.ratio * taught
+
+    def _taught(self, features: Tensor, theirs: Tensor, teacher: nn.Module) -> Float[Tensor, ""]:
+        """Return the mean loss under the teacher's probabilities; logits exist in chunks."""
+
+        def of_chunk(x: Tensor, y: Tensor) -> Tensor:
+            student, taught = self.model.unembedding(x), teacher(y)
+            if student.shape != taught.shape:
+                raise DataError(
+                    f"The teacher has {taught.shape[-1]} tokens, and the model has "
+                    f"{student.shape[-1]}: a teacher needs the tokenizer of the model."
+                )
+            return teacher_loss(student, taught, **self._step.options).sum()
+
+        sums = _in_chunks(of_chunk, self.loss, features, theirs)
+        return torch.stack(sums).sum() / max(1, len(features))
