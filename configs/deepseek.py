@@ -103,6 +103,11 @@ def dense_first(hub: Mapping[str, Any], first: int = 1) -> list[str]:
     return [DENSE if i < first else SPARSE for i in range(hub["num_hidden_layers"])]
 
 
+def listed_dense_first(hub: Mapping[str, Any]) -> list[str]:
+    """Return the types of MLPs of a config.json that has the number of dense ones, or 1."""
+    return dense_first(hub, hub.get("first_k_dense_replace", 1))
+
+
 LATENT: Mapping[str, str] = keys("attention_bias") | {
     "head_dim": "qk_nope_head_dim",
     "rope_head_dim": "qk_rope_head_dim",

@@ -27,7 +27,7 @@ def granite4(
     shared_ffn_dim: int,
     num_experts: int = 8,
     top_k: int = 2,
-    positions: str | None = None,
+    position_embedding_type: str | None = None,
     mixers: Sequence[str] = _NINE_TO_ONE,
     expand: int = 2,
     mamba_heads: int = 128,
@@ -39,7 +39,7 @@ def granite4(
     filter_bias: bool = True,
 ) -> None:
     """Granite of Mamba 2 and attention; without experts, the shared one is the MLP."""
-    if positions != _ROPE:
+    if position_embedding_type != _ROPE:
         use_no_positions(cfg)
     if num_experts:
         use_moe(cfg, num_experts=num_experts, top_k=top_k)
@@ -64,6 +64,10 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     return tensors
 
 
+def _positions(attention: Any) -> str | None:
+    return None if attention.rope is None else _ROPE
+
+
 def _shared_width(model: Any) -> int:
     mlp = model.blocks[0].mlp
     return getattr(mlp, "shared", mlp).up.out_features
@@ -72,17 +76,14 @@ def _shared_width(model: Any) -> int:
 HUB = mixtures.GRANITEMOESHARED.near(
     "granitemoehybrid",
     granite4,
-    "mixers",
+    "mixers position_embedding_type",
     architecture="GraniteMoeHybridForCausalLM",
-    settings={**MAMBA, "positions": "position_embedding_type"},
+    settings=MAMBA,
     tensors=_tensors,
     fixed=NO_LIMIT,
     defaults={"layer_types": lambda hub: [LINEAR] * hub["num_hidden_layers"]},
-    readings={
-        "positions": of_attention(lambda attention: None if attention.rope is None else _ROPE),
-        "shared_ffn_dim": _shared_width,
-        "num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0),
-    },
+    readings={"position_embedding_type": of_attention(_positions), "shared_ffn_dim": _shared_width}
+    | {"num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0)},
     known=KNOWN,
 )
 

@@ -70,8 +70,8 @@ _STATES: Mapping[str, str] = {
     "filter_bias": "use_conv_bias",
     "eps": "layer_norm_epsilon",
 }
-_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
-_KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
+_KNOWN = "chunk_size expand time_step_floor time_step_max rescale_prenorm_residual "
+_KNOWN += "residual_in_fp32 rms_norm norm_before_gate"
 _ROPE = dict.fromkeys(("theta", "scaling"), ...)
 MAMBA2 = family(
     "mamba2",
@@ -83,7 +83,7 @@ MAMBA2 = family(
     fixed={**NO_LIMIT, "rescale_prenorm_residual": (False, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
-    known=(*_KNOWN, "time_step_min", "time_step_rank"),
+    known=f"{_KNOWN} time_step_min time_step_rank",
     whole_heads=True,
 )
 
@@ -101,7 +101,7 @@ def nemotron_h(
     filter_size: int = 4,
     mamba_bias: bool = False,
     filter_bias: bool = True,
-    min_timestep: float = 0.001,
+    time_step_min: float = 0.001,
     expert_ffn_dim: int = 7688,
     shared_ffn_dim: int = 7688,
     num_experts: int = 8,
@@ -135,7 +135,7 @@ def nemotron_h(
             block.mlp = clone_part(cfg.model.blocks[0].mlp)
         if kind == LINEAR:
             bias = mamba_bias or None
-            put_mixer(block, Mamba2, **sizes, bias=bias, min_timestep=min_timestep, eps=eps)
+            put_mixer(block, Mamba2, **sizes, bias=bias, min_timestep=time_step_min, eps=eps)
         if kind in (LINEAR, FULL):
             _mix_alone(block)
         else:
@@ -174,40 +174,27 @@ def _kinds_of(model: Any) -> list[str]:
     ]
 
 
-def _width(model: Any) -> int:
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up")).up.out_features
+def _num_layers(hub: Mapping[str, Any]) -> int:
+    return len(hub.get("layers_block_type") or _kinds(hub))
 
 
+_SIZES = {"num_shared": ..., "kinds": "layers_block_type", "mamba_heads": "mamba_num_heads"}
+_SIZES |= {"state_dim": "ssm_state_size", "shared_ffn_dim": "moe_shared_expert_intermediate_size"}
+_ALIASES = {"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
+_ALIASES |= {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
+_ALIASES |= {"num_local_experts": "n_routed_experts"}
 NEMOTRON_H = family(
     "nemotron_h",
     nemotron_h,
-    "mlp_bias",
-    settings={**MIXTURE, **_STATES, **_ROPE, "num_shared": ..., "kinds": "layers_block_type"}
-    | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
-    | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
-    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "normalize": "norm_topk_prob"},
+    "mlp_bias mamba_head_dim normalize time_step_min",
+    settings={**MIXTURE, **_STATES, **_ROPE, **_SIZES},
     tensors=_nemotron_tensors,
     fixed={"hidden_act": ..., "mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",)}
-    | {"moe_latent_size": (None,), "sliding_window": (None,)}
-    | {"partial_rotary_factor": (None, 1.0)},
-    defaults={
-        "num_hidden_layers": lambda hub: len(hub.get("layers_block_type") or _kinds(hub)),
-        "layers_block_type": _kinds,
-        "head_dim": 128,
-    },
-    readings={
-        "kinds": _kinds_of,
-        "ffn_dim": _width,
-        "mlp_bias": lambda model: any("down.bias" in path for path, _ in model.named_parameters()),
-        "min_timestep": of_mixer(lambda mixer: mixer.min_timestep),
-    },
-    aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
-    | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
-    | {"num_local_experts": "n_routed_experts"},
-    known=(
-        *(*_KNOWN, "time_step_limit", "hybrid_override_pattern", "mamba_proj_bias"),
-        *("n_shared_experts", "attention_head_dim"),
-        "attention_bias",  # which its class does not read
-    ),
-    ignored=("mtp.*",),
+    | dict.fromkeys(("moe_latent_size", "sliding_window"), (None,)),
+    defaults={"num_hidden_layers": _num_layers, "layers_block_type": _kinds},
+    readings={"kinds": _kinds_of, "time_step_min": of_mixer(lambda mixer: mixer.min_timestep)},
+    aliases=_ALIASES,
+    # Its class does not read attention_bias.
+    known=f"{_KNOWN} time_step_limit hybrid_override_pattern mamba_proj_bias n_shared_experts "
+    "attention_head_dim attention_bias",
 )
