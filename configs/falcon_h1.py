@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import LAYER, Tensors, linears
-from fidgpt.configs.mamba import FEED_FORWARD, MAMBA, NO_LIMIT, mixer_tensors
+from fidgpt.configs.mamba import FEED_FORWARD, MAMBA, NO_LIMIT, mamba, mixer_tensors
 from fidgpt.configs.readings import of_attention, of_mixer
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers.recurrent import put_mixer
@@ -19,7 +19,7 @@ from fidgpt.train import Trainer
 _PARTS = ("gate", "value", "key", "query", "timestep")  # in the order of their factors
 
 
-@variant_of(decoder, num_kv_heads=8)
+@variant_of(decoder, mamba, num_kv_heads=8, mamba_head_dim=8)
 def falcon_h1(
     cfg: fdl.Config[Trainer],
     *,
@@ -27,13 +27,8 @@ def falcon_h1(
     num_heads: int,
     head_dim: int | None,
     eps: float,
+    mamba: Mapping[str, Any],
     mamba_d_ssm: int | None = 1024,
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 8,
-    mamba_groups: int = 1,
-    state_dim: int = 256,
-    filter_size: int = 4,
-    filter_bias: bool = True,
     mamba_rms_norm: bool = False,
     mamba_norm_before_gate: bool = True,
     embedding_multiplier: float = 1.0,
@@ -53,22 +48,21 @@ def falcon_h1(
     """
     if mamba_rms_norm and mamba_norm_before_gate:
         raise ValueError(f"{mamba_norm_before_gate=}: only a norm behind the gate is known.")
-    if mamba_d_ssm not in (None, mamba_heads * mamba_head_dim):
-        raise ValueError(f"{mamba_d_ssm=} must be {mamba_heads=} times {mamba_head_dim=}.")
+    heads, size = mamba["num_heads"], mamba["head_dim"]
+    if mamba_d_ssm not in (None, heads * size):
+        raise ValueError(f"{mamba_d_ssm=} must be mamba_heads={heads} of mamba_head_dim={size}.")
     cfg.model.embedding.scale = embedding_multiplier
     cfg.model.unembedding.scale = lm_head_multiplier
     gate_scale, branch_scale = mlp_multipliers
     for mlp in swap_all(cfg.model, SwiGLU, by=GatedMLP):
         mlp.activation = fdl.Config(ScaledSiLU, factor=gate_scale)
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
     (block,) = cfg.model.blocks
     block.branch_scale = branch_scale
     attention = clone_part(block.attention)
     head_dim = hidden_dim // num_heads if head_dim is None else head_dim
     # Without biases, a factor of the input scales scores by its square, and the output by itself.
     attention.scale = head_dim**-0.5 * key_multiplier * attention_in_multiplier**2
-    put_mixer(block, Mamba2, **sizes)
+    put_mixer(block, Mamba2, **mamba)
     block.attention.eps = eps if mamba_rms_norm else None
     factors = zip(_PARTS, ssm_multipliers, strict=True)
     block.attention.factors = {name: factor * ssm_in_multiplier for name, factor in factors}

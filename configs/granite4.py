@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs import granite, mixtures
 from fidgpt.configs.hub import Tensors, joined
-from fidgpt.configs.mamba import KNOWN, MAMBA, NO_LIMIT, mamba_tensors, use_mamba_layers
+from fidgpt.configs.mamba import KNOWN, MAMBA, NO_LIMIT, mamba, mamba_tensors, use_mamba_layers
 from fidgpt.configs.readings import of_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR
@@ -19,24 +19,17 @@ _NINE_TO_ONE = (*[LINEAR] * 5, FULL, *[LINEAR] * 4)
 _ROPE = "rope"
 
 
-@variant_of(granite.granite)
+@variant_of(granite.granite, mamba)
 def granite4(
     cfg: fdl.Config[Trainer],
     *,
-    eps: float,
+    mamba: Mapping[str, Any],
     shared_ffn_dim: int,
     num_experts: int = 8,
     top_k: int = 2,
     position_embedding_type: str | None = None,
     mixers: Sequence[str] = _NINE_TO_ONE,
     expand: int = 2,
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 1,
-    state_dim: int = 256,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
 ) -> None:
     """Granite of Mamba 2 and attention; without experts, the shared one is the MLP."""
     if position_embedding_type != _ROPE:
@@ -46,10 +39,7 @@ def granite4(
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
     else:
         cfg.model.blocks[0].mlp.ffn_dim = shared_ffn_dim
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
-    sizes |= {"bias": mamba_bias or None, "eps": eps}
-    use_mamba_layers(cfg, mixers, expand, sizes)
+    use_mamba_layers(cfg, mixers, expand, mamba)
 
 
 _MLP = "model.layers.*.shared_mlp"

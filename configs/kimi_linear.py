@@ -25,22 +25,19 @@ from fidgpt.fiddlers import use_no_positions
 from fidgpt.model import KimiDeltaNet, RMSNorm
 from fidgpt.train import Trainer
 
+_USUAL = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 1024}
+_USUAL |= {"first_dense": 1, "normalize": True, "route_scale": 2.446, "query_rank": None}
 
-@variant_of(deepseek.latent, query_rank=None, seq_len=1_048_576, eps=1e-5)
+
+@variant_of(deepseek.latent, deepseek.experts, **_USUAL, seq_len=1_048_576, eps=1e-5)
 def kimi_linear(
     cfg: fdl.Config[Trainer],
     *,
     num_layers: int,
     eps: float,
-    expert_ffn_dim: int = 1024,
-    num_experts: int = 256,
-    num_shared: int = 1,
-    top_k: int = 8,
-    mlp_types: Sequence[str] | None = None,
+    experts: Sequence[Any],
     num_groups: int = 1,
     top_groups: int = 1,
-    normalize: bool = True,
-    route_scale: float = 2.446,
     mixers: Sequence[str] | None = None,
     delta_heads: int = 32,
     delta_head_dim: int = 128,
@@ -57,9 +54,7 @@ def kimi_linear(
         filter_size=filter_size,
         norm=fdl.Partial(RMSNorm, eps=eps),
     )
-    first = 1 if mlp_types is None else deepseek.first_dense_of(mlp_types)
-    sizes = (expert_ffn_dim, num_shared, normalize, route_scale)
-    deepseek.mix(cfg, num_experts, top_k, first, *sizes)
+    deepseek.mix(cfg, *experts)
     deepseek.use_sigmoids(cfg, num_groups, top_groups)
 
 

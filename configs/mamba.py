@@ -38,6 +38,23 @@ def use_mamba_layers(
     use_mixers(cfg, kinds, Mamba2, **mamba)
 
 
+def mamba(
+    *,
+    eps: float,
+    mamba_heads: int = 128,
+    mamba_head_dim: int = 64,
+    mamba_groups: int = 1,
+    state_dim: int = 256,
+    filter_size: int = 4,
+    mamba_bias: bool = False,
+    filter_bias: bool = True,
+) -> dict[str, Any]:
+    """Return the arguments of `Mamba2` by the settings of families that have it."""
+    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
+    biases = {"bias": mamba_bias or None, "filter_bias": filter_bias}
+    return {**sizes, **biases, "state_dim": state_dim, "filter_size": filter_size, "eps": eps}
+
+
 # Settings of Mamba 2, with the keys of Bamba and Granite.
 MAMBA: Mapping[str, str] = {
     "expand": "mamba_expand",
@@ -93,27 +110,17 @@ def _kinds(attention_layers: Sequence[int] | None, num_layers: int) -> list[str]
     return [FULL if i in (attention_layers or ()) else LINEAR for i in range(num_layers)]
 
 
-@variant_of(decoder, rotary_share=0.5, num_kv_heads=8)
+@variant_of(decoder, mamba, rotary_share=0.5, num_kv_heads=8)
 def bamba(
     cfg: fdl.Config[Trainer],
     *,
     num_layers: int,
-    eps: float,
+    mamba: Mapping[str, Any],
     attn_layer_indices: Sequence[int] | None = None,
     expand: int = 2,
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 1,
-    state_dim: int = 256,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
 ) -> None:
     """A decoder of Mamba 2, with attention in some layers."""
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
-    sizes |= {"bias": mamba_bias or None, "eps": eps}
-    use_mamba_layers(cfg, _kinds(attn_layer_indices, num_layers), expand, sizes)
+    use_mamba_layers(cfg, _kinds(attn_layer_indices, num_layers), expand, mamba)
 
 
 def _bamba_tensors(settings: Mapping[str, Any]) -> Tensors:

@@ -12,6 +12,7 @@ from fidgpt.configs.deepseek import (
     SHARED,
     SIGMOID_ROUTER,
     dense_first,
+    experts,
     first_dense_of,
     mix,
     use_sigmoids,
@@ -162,31 +163,20 @@ MINIMAX_M2 = mixtral.HUB.near(
 )
 
 
-@variant_of(decoder)
+@variant_of(decoder, experts, first_dense=1, normalize=True)
 def sigmoid_mixture(
     cfg: fdl.Config[Trainer],
     *,
     eps: float,
-    expert_ffn_dim: int,
-    num_experts: int,
-    num_shared: int,
-    top_k: int,
-    first_dense: int = 1,
-    mlp_types: Sequence[str] | None = None,
+    experts: Sequence[Any],
     num_groups: int = 1,
     top_groups: int = 1,
-    normalize: bool = True,
-    route_scale: float = 1.0,
     qk_norm: bool = False,
 ) -> None:
-    """A decoder with the mixtures of DeepSeek V3, and QK-norm per head if `qk_norm`.
-
-    `mlp_types`, if given, takes precedence over `first_dense`.
-    """
-    first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
+    """A decoder with the mixtures of DeepSeek V3, and QK-norm per head if `qk_norm`."""
     if qk_norm:
         use_qk_norm(cfg, eps=eps)
-    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, num_shared, normalize, route_scale)
+    mix(cfg, *experts)
     use_sigmoids(cfg, num_groups, top_groups)
 
 

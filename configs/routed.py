@@ -14,6 +14,7 @@ from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.deepseek import (
     SHARED,
     dense_first,
+    experts,
     listed_dense_first,
     mix,
     near_deepseek,
@@ -228,25 +229,20 @@ AFMOE = family(
 )
 
 
-@variant_of(lfm2.lfm2, adjusts=False)
+_LFM2 = {"num_experts": 32, "num_shared": 0, "top_k": 4, "expert_ffn_dim": 1792}
+
+
+@variant_of(lfm2.lfm2, experts, **_LFM2, first_dense=2, normalize=True, adjusts=False)
 def lfm2_moe(
-    cfg: fdl.Config[Trainer],
-    *,
-    expert_ffn_dim: int = 1792,
-    num_experts: int = 32,
-    top_k: int = 4,
-    first_dense: int = 2,
-    normalize: bool = True,
-    route_scale: float = 1.0,
-    biased: bool = True,
+    cfg: fdl.Config[Trainer], *, experts: Sequence[Any], use_expert_bias: bool = True
 ) -> None:
     """LFM2 with mixtures of experts in all layers but the first ones.
 
-    Sigmoids score experts; if `biased`, with a bias in the choice that balances their load.
+    Sigmoids score experts; if `use_expert_bias`, a bias of the choice balances their load.
     """
-    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, 0, normalize, route_scale)
+    mix(cfg, *experts)
     fiddlers.use_sigmoid_router(cfg)
-    if biased:
+    if use_expert_bias:
         fiddlers.use_loss_free_balancing(cfg)
 
 
@@ -254,15 +250,15 @@ _FEED_FORWARD = f"{LAYER}.feed_forward"
 LFM2_MOE = lfm2.near_lfm2(
     "lfm2_moe",
     lfm2_moe,
-    "expert_ffn_dim num_experts top_k normalize route_scale",
-    settings={"first_dense": "num_dense_layers", "biased": "use_expert_bias"},
+    "expert_ffn_dim num_experts top_k normalize route_scale use_expert_bias",
+    settings={"first_dense": "num_dense_layers"},
     tensors=lambda settings: {
         **lfm2.mixer_tensors(settings),
         **experts_as(_FEED_FORWARD, "w1", "w3", "w2"),
         "blocks.*.mlp.router": f"{_FEED_FORWARD}.gate",
         SELECTION_BIAS: f"{_FEED_FORWARD}.expert_bias",
     },
-    readings={"biased": lambda model: mixture_of(model).router.selection_bias is not None},
+    readings={"use_expert_bias": lambda model: mixture_of(model).router.selection_bias is not None},
     known=lfm2.HUB.known,
 )
 

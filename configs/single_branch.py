@@ -7,9 +7,9 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.deepseek import MIXTURE, mix, use_sigmoids
+from fidgpt.configs.deepseek import MIXTURE, experts, mix, use_sigmoids
 from fidgpt.configs.hub import Tensors, experts_as, in_layers, linears
-from fidgpt.configs.mamba import NO_LIMIT, mamba_tensors
+from fidgpt.configs.mamba import NO_LIMIT, mamba, mamba_tensors
 from fidgpt.configs.readings import of_mixer
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR, OLD_KINDS, shortest_period
@@ -35,24 +35,13 @@ def _mix_alone(block: Any) -> None:
     block.mlp_norm, block.mlp = fdl.ArgFactory(nn.Identity), fdl.ArgFactory(NoMLP)
 
 
-@variant_of(decoder, ffn_dim=1)
+@variant_of(decoder, mamba, ffn_dim=1, num_heads=128, head_dim=64, mamba_groups=8, state_dim=128)
 def mamba2(
-    cfg: fdl.Config[Trainer],
-    *,
-    eps: float,
-    num_heads: int,
-    head_dim: int | None = 64,
-    mamba_groups: int = 8,
-    state_dim: int = 128,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
+    cfg: fdl.Config[Trainer], *, num_heads: int, head_dim: int | None, mamba: Mapping[str, Any]
 ) -> None:
     """A decoder of Mamba 2, without MLPs."""
     (block,) = cfg.model.blocks
-    sizes = {"num_groups": mamba_groups, "state_dim": state_dim, "filter_size": filter_size}
-    sizes |= {"num_heads": num_heads, "head_dim": head_dim, "filter_bias": filter_bias}
-    put_mixer(block, Mamba2, **sizes, bias=mamba_bias or None, eps=eps)
+    put_mixer(block, Mamba2, **{**mamba, "num_heads": num_heads, "head_dim": head_dim})
     _mix_alone(block)
 
 
@@ -81,33 +70,26 @@ MAMBA2 = family(
     tensors=_mamba2_tensors,
     # If it is true, transformers 5 divides output projections that it has loaded.
     fixed={**NO_LIMIT, "rescale_prenorm_residual": (False, None)},
-    defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
     known=f"{_KNOWN} time_step_min time_step_rank",
     whole_heads=True,
 )
 
 
-@variant_of(decoder, num_kv_heads=8, head_dim=128, num_heads=32, ffn_dim=21_504)
+_HEADS = {"num_kv_heads": 8, "head_dim": 128, "num_heads": 32, "ffn_dim": 21_504}
+_EXPERTS = {"expert_ffn_dim": 7688, "num_experts": 8, "num_shared": 1, "top_k": 2}
+_EXPERTS |= {"normalize": True, "first_dense": 0}
+
+
+@variant_of(decoder, mamba, experts, **_HEADS, **_EXPERTS, mamba_groups=8, state_dim=128)
 def nemotron_h(
     cfg: fdl.Config[Trainer],
     *,
-    eps: float,
     kinds: Sequence[str],
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 8,
-    state_dim: int = 128,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
+    mamba: Mapping[str, Any],
+    experts: Sequence[Any],
     time_step_min: float = 0.001,
-    expert_ffn_dim: int = 7688,
     shared_ffn_dim: int = 7688,
-    num_experts: int = 8,
-    top_k: int = 2,
-    normalize: bool = True,
-    route_scale: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
 ) -> None:
@@ -123,19 +105,16 @@ def nemotron_h(
     use_squared_relu(cfg)
     blocks = [clone_part(cfg.model.blocks[0]) for _ in kinds]
     if _MIXTURE in kinds:
-        mix(cfg, num_experts, top_k, 0, expert_ffn_dim, 1, normalize, route_scale)
+        mix(cfg, *experts)
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
         use_sigmoids(cfg, num_groups, top_groups)
-        for experts in find(cfg.model, PlainExperts):
-            experts.bias = False
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
+        for plain in find(cfg.model, PlainExperts):
+            plain.bias = False
     for block, kind in zip(blocks, kinds, strict=True):
         if kind == _MIXTURE:
             block.mlp = clone_part(cfg.model.blocks[0].mlp)
         if kind == LINEAR:
-            bias = mamba_bias or None
-            put_mixer(block, Mamba2, **sizes, bias=bias, min_timestep=time_step_min, eps=eps)
+            put_mixer(block, Mamba2, **mamba, min_timestep=time_step_min)
         if kind in (LINEAR, FULL):
             _mix_alone(block)
         else:

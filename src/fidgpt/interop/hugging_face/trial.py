@@ -38,8 +38,8 @@ def describe_hf(directory: str) -> Iterator[str]:
         return
     member = member_in(path)
     family, config = member.family, read_config(path)
-    config = getattr(family.config, "func", family.config)  # of a partial
-    yield f"{family.model_type}: {family.architecture}, fidgpt.configs {config.__name__}"
+    make = getattr(family.config, "func", family.config)  # of a partial
+    yield f"{family.model_type}: {family.architecture}, fidgpt.configs {make.__name__}"
     for name, key in family.settings.items():
         if name in member.settings:
             yield f"  {key} -> {name} = {_shown(member.settings[name])}"
