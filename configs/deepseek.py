@@ -38,9 +38,7 @@ def latent(
         attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # independent of the other norms
 
 
-@variant_of(latent)
-def deepseek(
-    cfg: fdl.Config[Trainer],
+def experts(
     *,
     expert_ffn_dim: int,
     num_experts: int,
@@ -50,13 +48,17 @@ def deepseek(
     mlp_types: Sequence[str] | None = None,
     normalize: bool = False,
     route_scale: float = 1.0,
-) -> None:
-    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
-
-    `mlp_types`, if given, takes precedence over `first_dense`.
-    """
+) -> Sequence[Any]:
+    """Return the arguments of `mix`; `mlp_types`, if given, takes precedence over `first_dense`."""
     first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
-    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, num_shared, normalize, route_scale)
+    sizes = (num_experts, top_k, first_dense, expert_ffn_dim, num_shared)
+    return (*sizes, normalize, route_scale)
+
+
+@variant_of(latent, experts)
+def deepseek(cfg: fdl.Config[Trainer], *, experts: Sequence[Any]) -> None:
+    """A decoder with latent attention, and mixtures of experts in all layers but the first ones."""
+    mix(cfg, *experts)
 
 
 def mix(
@@ -101,6 +103,11 @@ def first_dense_of(mlp_types: Sequence[str]) -> int:
 def dense_first(hub: Mapping[str, Any], first: int = 1) -> list[str]:
     """Return the types of MLPs of a config.json whose first layers are dense."""
     return [DENSE if i < first else SPARSE for i in range(hub["num_hidden_layers"])]
+
+
+def listed_dense_first(hub: Mapping[str, Any]) -> list[str]:
+    """Return the types of MLPs of a config.json that has the number of dense ones, or 1."""
+    return dense_first(hub, hub.get("first_k_dense_replace", 1))
 
 
 LATENT: Mapping[str, str] = keys("attention_bias") | {

@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.hub import NEOX_MLP, QKV, Tensors, in_layers, joined
+from fidgpt.configs.hub import NEOX_MLP, QKV, Tensors, four_widths, in_layers, joined
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.tags import NumKVHeads
@@ -73,7 +73,7 @@ HUB = family(
     tensors=_tensors,
     fixed={"hidden_act": ..., "alibi": (False,), "multi_query": (True,), "parallel_attn": (True,)},
     defaults={
-        "ffn_hidden_size": lambda hub: 4 * hub["hidden_size"],
+        "ffn_hidden_size": four_widths,
         "num_ln_in_parallel_attn": lambda hub: 2 if hub.get("new_decoder_architecture") else 1,
     },
     readings={"grouped": _is_grouped, "num_norms": _num_norms},

@@ -36,20 +36,18 @@ def gemma(
         cfg.model.unembedding.softcap = LogitCap.new(logit_cap)
 
 
+_NORMS = {
+    "attention_out_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
+}
 # Makes a family near this one.
 near_gemma = family(
     "gemma",
     gemma,
     "window layer_types attention_bias logit_cap",
     settings={"query_scalar": "query_pre_attn_scalar"},
-    tensors=in_layers(
-        LAYER,
-        {
-            "attention_out_norm": "post_attention_layernorm",
-            "mlp_norm": "pre_feedforward_layernorm",
-            "mlp_out_norm": "post_feedforward_layernorm",
-        },
-    ),
+    tensors=in_layers(LAYER, _NORMS),
     fixed={"hidden_act": ..., "hidden_activation": ("gelu_pytorch_tanh",)}
     | {"use_bidirectional_attention": (False, None)},
     readings={"query_scalar": lambda model: round(model.blocks[0].attention.scale ** -2)},

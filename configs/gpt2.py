@@ -11,7 +11,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.activations import activate
-from fidgpt.configs.hub import QKV, Family, Transposed, in_layers, joined, keys
+from fidgpt.configs.hub import QKV, Family, in_layers, joined, keys, transposed
 from fidgpt.configs.small import base
 from fidgpt.fiddlers import untie_embeddings, use_layer_norm, use_learned_positions
 from fidgpt.fiddlers.patterns import repeated
@@ -82,13 +82,6 @@ def _is_scaled_by_layer(model: Any) -> bool:
 
 
 _LAYER = "transformer.h.*"
-# Other names of the keys of families that name their sizes as GPT-2 does.
-OTHER_SIZES: Mapping[str, str] = {
-    "hidden_size": "n_embd",
-    "num_hidden_layers": "n_layer",
-    "num_attention_heads": "n_head",
-    "max_position_embeddings": "n_positions",
-}
 SIZES: Mapping[str, str] = {
     "hidden_dim": "n_embd",
     "num_layers": "n_layer",
@@ -118,9 +111,8 @@ HUB = Family(
     config=gpt2,
     settings=keys("vocab_size tied", **SIZES)
     | {"scaled": "scale_attn_weights", "scaled_by_layer": "scale_attn_by_inverse_layer_idx"},
-    tensors={**ENDS, **{path: Transposed(form) for path, form in _LAYERS.items()}},
+    tensors={**ENDS, **transposed(_LAYERS)},
     fixed={"add_cross_attention": (False,)},
-    aliases=OTHER_SIZES,
     readings={"scaled": _is_scaled, "scaled_by_layer": _is_scaled_by_layer},
     constants={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     ignored=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files

@@ -47,8 +47,7 @@ HUB = family(
     | {"theta": "rotary_emb_base", "rotary_share": "rotary_pct"}
     | {"parallel": "use_parallel_residual"},
     tensors=_tensors,
-    fixed={"hidden_act": ..., "head_dim": (None,)},
-    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    fixed={"head_dim": (None,)},
     ignored=("*.attention.bias", "*.attention.masked_bias"),  # masks in old files
     whole_heads=True,
 )

@@ -4,7 +4,7 @@ import fiddle as fdl
 
 from fidgpt.configs import mixtral
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import Interleaved, Transposed
+from fidgpt.configs.hub import EXPERT_ROWS, LAYER, Form, Interleaved, Transposed, transposed
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_moe, use_sinks
@@ -40,22 +40,21 @@ def gpt_oss(
 
 
 _OLD_LENGTH, _YARN = "original_max_position_embeddings", {"factor": 32.0, "truncate": False}
-_UP, _DOWN = (f"model.layers.*.mlp.experts.{name}_proj" for name in ("gate_up", "down"))
+_UP, _DOWN = (f"{LAYER}.mlp.experts.{name}_proj" for name in ("gate_up", "down"))
+_TENSORS: dict[str, str | Form] = {
+    "blocks.*.attention.sinks": f"{LAYER}.self_attn.sinks",
+    "blocks.*.mlp.router": f"{LAYER}.mlp.router",
+    **transposed({rows: Interleaved(_UP, i, 2) for i, rows in enumerate(EXPERT_ROWS)}),
+    **{f"{rows}_bias": Interleaved(f"{_UP}_bias", i, 2) for i, rows in enumerate(EXPERT_ROWS)},
+    "blocks.*.mlp.experts.down": Transposed(_DOWN),
+    "blocks.*.mlp.experts.down_bias": f"{_DOWN}_bias",
+}
 HUB = mixtral.HUB.near(
     "gpt_oss",
     gpt_oss,
     "layer_types attention_bias",
     settings={"limit": "swiglu_limit"},
-    tensors={
-        "blocks.*.attention.sinks": "model.layers.*.self_attn.sinks",
-        "blocks.*.mlp.router": "model.layers.*.mlp.router",
-        "blocks.*.mlp.experts.gate": Transposed(Interleaved(_UP, 0, 2)),
-        "blocks.*.mlp.experts.up": Transposed(Interleaved(_UP, 1, 2)),
-        "blocks.*.mlp.experts.down": Transposed(_DOWN),
-        "blocks.*.mlp.experts.gate_bias": Interleaved(f"{_UP}_bias", 0, 2),
-        "blocks.*.mlp.experts.up_bias": Interleaved(f"{_UP}_bias", 1, 2),
-        "blocks.*.mlp.experts.down_bias": f"{_DOWN}_bias",
-    },
+    tensors=_TENSORS,
     fixed={"swiglu_alpha": (1.702,)},
     defaults={"rope_scaling": {"rope_type": "yarn", _OLD_LENGTH: 4096, **_YARN}},
     readings={"limit": "blocks.0.mlp.experts.gating.limit"},

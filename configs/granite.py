@@ -10,7 +10,6 @@ from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import LAYER, in_layers
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_sandwich_norm
-from fidgpt.model import SandwichBlock
 from fidgpt.train import Trainer
 
 
@@ -42,11 +41,11 @@ HUB = family(
 
 @variant_of(granite)
 def hyperclovax(
-    cfg: fdl.Config[Trainer], *, post_norm: bool = True, logit_scale: float = 1.0
+    cfg: fdl.Config[Trainer], *, sandwich: bool = True, logit_scale: float = 1.0
 ) -> None:
-    """Granite with logits that are multiplied, and norms after the branches too, if `post_norm`."""
+    """Granite with logits that are multiplied, and norms after the branches too, if `sandwich`."""
     cfg.model.unembedding.scale = logit_scale
-    if post_norm:
+    if sandwich:
         use_sandwich_norm(cfg)
 
 
@@ -54,10 +53,9 @@ HYPERCLOVAX = HUB.near(
     "hyperclovax",
     hyperclovax,
     architecture="HyperCLOVAXForCausalLM",
-    settings={"logit_divisor": ..., "post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
+    settings={"logit_divisor": ..., "sandwich": "use_post_norm", "logit_scale": "logits_scaling"},
     tensors=in_layers(LAYER, {"attention_out_norm": "post_norm1", "mlp_out_norm": "post_norm2"}),
     defaults={"attention_multiplier": lambda hub: _head_dim(hub) ** -0.5},
-    readings={"post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock)},
     whole_heads=True,
 )
 

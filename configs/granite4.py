@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs import granite, mixtures
 from fidgpt.configs.hub import Tensors, joined
-from fidgpt.configs.mamba import KNOWN, MAMBA, NO_LIMIT, mamba_tensors, use_mamba_layers
+from fidgpt.configs.mamba import KNOWN, MAMBA, NO_LIMIT, mamba, mamba_tensors, use_mamba_layers
 from fidgpt.configs.readings import of_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR
@@ -19,37 +19,27 @@ _NINE_TO_ONE = (*[LINEAR] * 5, FULL, *[LINEAR] * 4)
 _ROPE = "rope"
 
 
-@variant_of(granite.granite)
+@variant_of(granite.granite, mamba)
 def granite4(
     cfg: fdl.Config[Trainer],
     *,
-    eps: float,
+    mamba: Mapping[str, Any],
     shared_ffn_dim: int,
     num_experts: int = 8,
     top_k: int = 2,
-    positions: str | None = None,
+    position_embedding_type: str | None = None,
     mixers: Sequence[str] = _NINE_TO_ONE,
     expand: int = 2,
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 1,
-    state_dim: int = 256,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
 ) -> None:
     """Granite of Mamba 2 and attention; without experts, the shared one is the MLP."""
-    if positions != _ROPE:
+    if position_embedding_type != _ROPE:
         use_no_positions(cfg)
     if num_experts:
         use_moe(cfg, num_experts=num_experts, top_k=top_k)
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
     else:
         cfg.model.blocks[0].mlp.ffn_dim = shared_ffn_dim
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
-    sizes |= {"bias": mamba_bias or None, "eps": eps}
-    use_mamba_layers(cfg, mixers, expand, sizes)
+    use_mamba_layers(cfg, mixers, expand, mamba)
 
 
 _MLP = "model.layers.*.shared_mlp"
@@ -64,6 +54,10 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     return tensors
 
 
+def _positions(attention: Any) -> str | None:
+    return None if attention.rope is None else _ROPE
+
+
 def _shared_width(model: Any) -> int:
     mlp = model.blocks[0].mlp
     return getattr(mlp, "shared", mlp).up.out_features
@@ -72,17 +66,14 @@ def _shared_width(model: Any) -> int:
 HUB = mixtures.GRANITEMOESHARED.near(
     "granitemoehybrid",
     granite4,
-    "mixers",
+    "mixers position_embedding_type",
     architecture="GraniteMoeHybridForCausalLM",
-    settings={**MAMBA, "positions": "position_embedding_type"},
+    settings=MAMBA,
     tensors=_tensors,
     fixed=NO_LIMIT,
     defaults={"layer_types": lambda hub: [LINEAR] * hub["num_hidden_layers"]},
-    readings={
-        "positions": of_attention(lambda attention: None if attention.rope is None else _ROPE),
-        "shared_ffn_dim": _shared_width,
-        "num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0),
-    },
+    readings={"position_embedding_type": of_attention(_positions), "shared_ffn_dim": _shared_width}
+    | {"num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0)},
     known=KNOWN,
 )
 

@@ -1,7 +1,9 @@
 """Model families of the Hugging Face hub: their settings and tensors."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -19,8 +21,10 @@ from fidgpt.configs.tensor_forms import (
 )
 
 __all__ = [
+    "AS_EXPERTS",
     "BIASES",
     "EXPERTS",
+    "EXPERT_ROWS",
     "GATED",
     "KEYS",
     "LAYER",
@@ -43,12 +47,15 @@ __all__ = [
     "Tensors",
     "Transposed",
     "experts_as",
+    "four_widths",
     "in_layers",
     "joined",
     "keys",
     "linears",
     "llama3_rope",
+    "mlp_as",
     "shared_as",
+    "transposed",
     "with_adjacent_pairs",
     "without",
 ]
@@ -80,11 +87,15 @@ class Family:
         one that is null, from the others, as from a key inside of another one.
       readings: how to read settings specific to this family from a model; see `readings.py` for the
         common ones.
-      aliases: other names of keys of `settings`, in files or in `rope_parameters`.
+      aliases: other names of keys of `settings`, in files or in `rope_parameters`, besides the
+        usual names of sizes; see `other_names`.
       constants: keys that are written with these values but not read, as they only concern
         training.
-      known: other keys of files, which `defaults` read, or which have no effect.
+      known: other keys of files, which `defaults` read, or which have no effect; `near` takes them
+        between spaces too.
       ignored: patterns of names of other tensors in files, which are not read.
+      holder: model_type of a config.json with the keys in its `text_config`, where transformers
+        finds the class by that alone.
       whole_heads: whether num_heads must divide hidden_dim.
       scalings: of a dynamic RoPE, by the name of the key that has their factor.
     """
@@ -102,6 +113,7 @@ class Family:
     constants: Mapping[str, Any] = field(default_factory=dict)
     known: Sequence[str] = ()
     ignored: Sequence[str] = ()
+    holder: str = ""
     whole_heads: bool = False
     scalings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
@@ -110,6 +122,23 @@ class Family:
             words = self.model_type.replace("-", "_").split("_")
             name = "".join(word[0].upper() + word[1:] for word in words)
             object.__setattr__(self, "architecture", f"{name}ForCausalLM")
+
+    @property
+    def other_names(self) -> dict[str, str]:
+        """Names by which files may have a key of the family: `aliases`, and usual names of sizes.
+
+        As in transformers, whose classes know the usual name of what they call otherwise.
+        """
+        ours = {
+            KEYS[name]: self.settings[name] for name in RENAMED.split() if name in self.settings
+        }
+        others = {usual: key for usual, key in ours.items() if usual not in self.settings.values()}
+        return others | dict(self.aliases)
+
+    def complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings, and the defaults of the config for the others."""
+        parameters = inspect.signature(self.config).parameters
+        return {name: parameter.default for name, parameter in parameters.items()} | dict(settings)
 
     def near(
         self,
@@ -136,6 +165,8 @@ class Family:
           changes: of other attributes.
         """
         changes["settings"] = keys(names, **(settings or {}))
+        if isinstance(known := changes.get("known"), str):
+            changes["known"] = tuple(known.split())
         merged = {name: _merged(getattr(self, name), change) for name, change in changes.items()}
         merged |= {name: changes[name] for name in ("ignored",) if name in changes}
         config = self.config if config is None else config
@@ -199,7 +230,13 @@ KEYS: Mapping[str, str] = {
     "top_groups": "topk_group",
     "route_scale": "routed_scaling_factor",
     "mixers": "layer_types",
+    "kinds": "layer_types",
+    "thetas": "layer_rope_theta",
+    "roped": "no_rope_layers",
+    "nope_every": "no_rope_layer_interval",
 }
+# Settings whose usual key is another name of the key that a family has for them.
+RENAMED = "hidden_dim num_layers num_heads seq_len theta rotary_share top_k normalize num_groups"
 
 
 def keys(names: str = "", /, **others: Any) -> dict[str, Any]:
@@ -245,6 +282,7 @@ QK_NORMS: Mapping[str, str] = {
 
 QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
 GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
+EXPERT_ROWS = ("blocks.*.mlp.experts.gate", "blocks.*.mlp.experts.up")
 
 
 def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -257,6 +295,11 @@ def joined(
 ) -> dict[str, Form]:
     """Return the forms of parameters whose rows one tensor joins, in this order; see `Joined`."""
     return {path: Joined(name, i, of, dim=dim, groups=groups) for i, path in enumerate(paths)}
+
+
+def transposed(tensors: Tensors) -> dict[str, Form]:
+    """Return the forms of tensors that are transposed in files."""
+    return {path: Transposed(form) for path, form in tensors.items()}
 
 
 def with_adjacent_pairs(tensors: Tensors) -> SizedTensors:
@@ -312,10 +355,22 @@ def experts_as(mlp: str, *names: str) -> dict[str, str | Form]:
 
 # Tensors of mixtures of experts, with the names of Qwen and DeepSeek.
 EXPERTS: Tensors = {"blocks.*.mlp.router": f"{LAYER}.mlp.gate", **experts_as(f"{LAYER}.mlp")}
+
+
+def four_widths(hub: Mapping[str, Any]) -> int:
+    """Return the usual width of plain MLPs where config.json has none."""
+    return 4 * (hub["n_embd"] if "n_embd" in hub else hub["hidden_size"])
+
+
+# Where config.json has no width of dense MLPs, as all may be mixtures.
+AS_EXPERTS = {"intermediate_size": lambda hub: hub["moe_intermediate_size"]}
 SELECTION_BIAS = "blocks.*.mlp.router.selection_bias.bias"
 
 
-def shared_as(name: str, form: str = "{}_proj") -> dict[str, str]:
-    """Return the tensors of experts for all tokens, by their name in a layer."""
-    paths = ("gate", "up", "down")
-    return {f"blocks.*.mlp.shared.{path}": f"{LAYER}.{name}.{form.format(path)}" for path in paths}
+def mlp_as(name: str, form: str = "{}_proj", *, path: str = "mlp") -> dict[str, str]:
+    """Return the tensors of gated MLPs, by their name in a layer."""
+    parts = ("gate", "up", "down")
+    return {f"blocks.*.{path}.{part}": f"{LAYER}.{name}.{form.format(part)}" for part in parts}
+
+
+shared_as = partial(mlp_as, path="mlp.shared")  # of experts for all tokens

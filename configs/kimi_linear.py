@@ -25,22 +25,19 @@ from fidgpt.fiddlers import use_no_positions
 from fidgpt.model import KimiDeltaNet, RMSNorm
 from fidgpt.train import Trainer
 
+_USUAL = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 1024}
+_USUAL |= {"first_dense": 1, "normalize": True, "route_scale": 2.446, "query_rank": None}
 
-@variant_of(deepseek.latent, query_rank=None, seq_len=1_048_576, eps=1e-5)
+
+@variant_of(deepseek.latent, deepseek.experts, **_USUAL, seq_len=1_048_576, eps=1e-5)
 def kimi_linear(
     cfg: fdl.Config[Trainer],
     *,
     num_layers: int,
     eps: float,
-    expert_ffn_dim: int = 1024,
-    num_experts: int = 256,
-    num_shared: int = 1,
-    top_k: int = 8,
-    mlp_types: Sequence[str] | None = None,
+    experts: Sequence[Any],
     num_groups: int = 1,
     top_groups: int = 1,
-    normalize: bool = True,
-    route_scale: float = 2.446,
     mixers: Sequence[str] | None = None,
     delta_heads: int = 32,
     delta_head_dim: int = 128,
@@ -57,9 +54,7 @@ def kimi_linear(
         filter_size=filter_size,
         norm=fdl.Partial(RMSNorm, eps=eps),
     )
-    first = 1 if mlp_types is None else deepseek.first_dense_of(mlp_types)
-    sizes = (expert_ffn_dim, num_shared, normalize, route_scale)
-    deepseek.mix(cfg, num_experts, top_k, first, *sizes)
+    deepseek.mix(cfg, *experts)
     deepseek.use_sigmoids(cfg, num_groups, top_groups)
 
 
@@ -87,17 +82,34 @@ _NAMES = {
 }
 
 
+_MLP = "block_sparse_moe"
+_EXPERTS = {
+    **experts_as(f"{LAYER}.{_MLP}", "w1", "w3", "w2"),
+    **shared_as(f"{_MLP}.shared_experts"),
+    "blocks.*.mlp.router": f"{LAYER}.{_MLP}.gate",
+    SELECTION_BIAS: f"{LAYER}.{_MLP}.gate.e_score_correction_bias",
+}
+
+
 def _tensors(settings: Mapping[str, Any]) -> Tensors:
     attention = f"{LAYER}.self_attn"
     linear: dict[str, str | Form] = {path: f"{attention}.{name}" for path, name in _NAMES.items()}
     linear |= {**linears(attention), "decay.log_rate": _ByHead(f"{attention}.A_log")}
     full = {"query": f"{attention}.q_proj", "kv_down": f"{attention}.kv_a_proj_with_mqa"}
     layers, kinds = settings["num_layers"], settings["mixers"]
-    return by_layer(kinds or _mixers(layers), layers, {LINEAR: linear, FULL: full})
+    return _EXPERTS | by_layer(kinds or _mixers(layers), layers, {LINEAR: linear, FULL: full})
 
 
 _LISTED = "linear_attn_config"  # of published files: kinds and sizes of layers, counted from 1
-_FIRST_DENSE = "first_k_dense_replace"
+# The keys of sizes, their keys in that mapping, and transformers' values where both are missing.
+_SIZES = {
+    "linear_num_heads": ("num_heads", 32),
+    "linear_head_dim": ("head_dim", 128),
+    "linear_conv_kernel_dim": ("short_conv_kernel_size", 4),
+}
+_SETTINGS = dict(zip(("delta_heads", "delta_head_dim", "filter_size"), _SIZES, strict=True))
+_SETTINGS |= {"seq_len": "model_max_length", "top_k": "num_experts_per_token"}
+_SETTINGS |= {"num_groups": "num_expert_group", "normalize": "moe_renormalize"}
 
 
 def _kinds(hub: Mapping[str, Any]) -> list[str]:
@@ -111,37 +123,16 @@ def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
     return lambda hub: (hub.get(_LISTED) or {}).get(key, default)
 
 
-_MLP = "block_sparse_moe"
 HUB = deepseek.near_deepseek(
     "kimi_linear",
     kimi_linear,
     "num_experts num_shared mlp_types mixers",
-    settings={
-        **dict.fromkeys(("theta", "scaling", "first_dense"), ...),
-        "seq_len": "model_max_length",
-        "top_k": "num_experts_per_token",
-        "num_groups": "num_expert_group",
-        "normalize": "moe_renormalize",
-        "delta_heads": "linear_num_heads",
-        "delta_head_dim": "linear_head_dim",
-        "filter_size": "linear_conv_kernel_dim",
-    },
-    tensors=lambda settings: {
-        **experts_as(f"{LAYER}.{_MLP}", "w1", "w3", "w2"),
-        **shared_as(f"{_MLP}.shared_experts"),
-        "blocks.*.mlp.router": f"{LAYER}.{_MLP}.gate",
-        SELECTION_BIAS: f"{LAYER}.{_MLP}.gate.e_score_correction_bias",
-        **_tensors(settings),
-    },
+    settings={**dict.fromkeys(("theta", "scaling", "first_dense"), ...), **_SETTINGS},
+    tensors=_tensors,
     fixed={"mla_use_nope": (True,), "moe_router_activation_func": ("sigmoid",)},
-    defaults={
-        "layer_types": _kinds,
-        "mlp_layer_types": lambda hub: deepseek.dense_first(hub, hub.get(_FIRST_DENSE, 1)),
-        "linear_num_heads": _listed("num_heads", 32),
-        "linear_head_dim": _listed("head_dim", 128),
-        "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),
-    },
-    known=(_LISTED, _FIRST_DENSE, "rope_theta", "use_grouped_topk"),
+    defaults={"layer_types": _kinds, "mlp_layer_types": deepseek.listed_dense_first}
+    | {key: _listed(*listed) for key, listed in _SIZES.items()},
+    known=f"{_LISTED} first_k_dense_replace rope_theta use_grouped_topk",
 )
 
 

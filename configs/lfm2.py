@@ -9,21 +9,21 @@ import fiddle as fdl
 from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import LAYER, Tensors, in_layers, joined, linears
 from fidgpt.configs.hybrids import by_layer, use_mixers
-from fidgpt.configs.readings import kinds_of, of_attention
+from fidgpt.configs.readings import each_attention, kinds_of, of_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, rotate_in_windows_by, shortest_period
 from fidgpt.fiddlers import use_qk_norm, use_sandwich_norm
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.recurrent import put_mixer
 from fidgpt.graph import find
-from fidgpt.model import Attention, OutputGate, SandwichBlock, ShortConvolution
+from fidgpt.model import Attention, OutputGate, ShortConvolution
 from fidgpt.tags import Window
 from fidgpt.train import Trainer
 
 CONVOLUTION = "conv"
 
 
-@variant_of(decoder, tied=True, theta=1e6)
+@variant_of(decoder, tied=True, theta=1e6, num_kv_heads=8)
 def lfm2(
     cfg: fdl.Config[Trainer],
     *,
@@ -77,8 +77,7 @@ near_lfm2 = family(
     | {"filter_bias": "conv_bias"},
     tensors={**in_layers(LAYER, _NAMES), "norm": "model.embedding_norm"},
     fixed={"hidden_act": ...},
-    defaults={"num_key_value_heads": 8, "rope_theta": 1e6, "tie_word_embeddings": True}
-    | {"layer_types": _kinds},
+    defaults={"layer_types": _kinds},
     readings={"mixers": lambda model: kinds_of(model, CONVOLUTION)},
     aliases={"tie_embedding": "tie_word_embeddings"},
 ).near
@@ -87,17 +86,14 @@ HUB = near_lfm2(
     settings={"adjusts": "block_auto_adjust_ff_dim", "multiplier": "block_ffn_dim_multiplier"}
     | {"multiple_of": "block_multiple_of"},
     tensors=mixer_tensors,
-    readings={"adjusts": lambda _: False, "multiplier": lambda _: 1.0}
-    | {"multiple_of": lambda _: 256},
+    readings={"adjusts": lambda _: False},
     aliases={"block_ff_dim": "intermediate_size"},
-    known=(
-        *("full_attn_idxs", "rms_norm_eps", "block_norm_eps", "block_dim", "num_heads", "conv_dim"),
-        *("block_use_swiglu", "block_use_xavier_init", "conv_dim_out", "conv_use_xavier_init"),
-    ),
+    known="full_attn_idxs rms_norm_eps block_norm_eps block_dim num_heads conv_dim conv_dim_out "
+    "block_use_swiglu block_use_xavier_init conv_use_xavier_init",
 )
 
 
-@variant_of(decoder, tied=True, theta=1e6, window=256)
+@variant_of(decoder, tied=True, theta=1e6, window=256, num_kv_heads=4, head_dim=128)
 def lfm3(
     cfg: fdl.Config[Trainer],
     *,
@@ -107,18 +103,18 @@ def lfm3(
     local_theta: float = 10_000.0,
     filter_size: int = 7,
     filter_bias: bool = False,
-    gated: bool = True,
+    use_attention_gate: bool = True,
     sandwich: bool = True,
 ) -> None:
     """Short convolutions, attention, and attention with a window and another RoPE.
 
-    Attention has QK-norm, and a gate of each head if `gated`; norms are around each branch if
-    `sandwich`.
+    Attention has QK-norm, and a gate of each head if `use_attention_gate`; norms are around each
+    branch if `sandwich`.
     """
     use_qk_norm(cfg, eps=eps)
     if sandwich:
         use_sandwich_norm(cfg)
-    for attention in find(cfg.model, Attention) if gated else ():
+    for attention in find(cfg.model, Attention) if use_attention_gate else ():
         attention.output_gate = fdl.Partial(OutputGate, per_head=True)
     kinds = shortest_period(mixers)
     cfg.model.blocks = repeated(cfg.model.blocks, len(kinds))
@@ -142,10 +138,17 @@ def _lfm3_tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-def _kind(attention: Any) -> str:
-    if isinstance(attention, ShortConvolution):
-        return CONVOLUTION
-    return FULL if attention.window is None else SLIDING
+def _kinds_of(model: Any) -> list[str]:
+    windows, kinds = each_attention(model, "window"), kinds_of(model, CONVOLUTION)
+    return [SLIDING if width else kind for width, kind in zip(windows, kinds, strict=True)]
+
+
+def _lfm3_kinds(hub: Mapping[str, Any]) -> list[str]:
+    layers = range(hub["num_hidden_layers"])
+    return [FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i else CONVOLUTION for i in layers]
+
+
+_HALF_TURNS = {"rope_type": "proportional", "partial_rotary_factor": 0.5}
 
 
 _LFM3_NAMES = {"attention_out_norm": "post_operator_norm", "mlp_out_norm": "post_ffn_norm"}
@@ -153,23 +156,13 @@ _LFM3_NAMES |= {"attention.output_gate.project": "self_attn.gate_proj"}
 LFM3 = near_lfm2(
     "lfm3",
     lfm3,
-    "head_dim window local_theta",
-    settings={"gated": "use_attention_gate", "sandwich": "use_sandwich_norm"},
+    "head_dim window local_theta use_attention_gate",
+    settings={"sandwich": "use_sandwich_norm"},
     tensors=_lfm3_tensors,
     fixed={"attention_bias": (False,)},
-    defaults={"num_key_value_heads": 4, "head_dim": 128, "sliding_window": 256}
-    | {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
-    | {
-        "layer_types": lambda hub: [
-            FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i else CONVOLUTION
-            for i in range(hub["num_hidden_layers"])
-        ]
-    },
-    readings={
-        "mixers": lambda model: [_kind(block.attention) for block in model.blocks],
-        "gated": of_attention(lambda attention: attention.output_gate is not None),
-        "sandwich": lambda model: isinstance(model.blocks[0], SandwichBlock),
-    },
+    defaults={"layer_types": _lfm3_kinds, "rope_scaling": _HALF_TURNS},
+    readings={"mixers": _kinds_of}
+    | {"use_attention_gate": of_attention(lambda attention: attention.output_gate is not None)},
     aliases={"tie_embedding": ..., "rms_norm_eps": "norm_eps"},
 )
 

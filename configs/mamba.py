@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.hub import LAYER, Form, Tensors, in_layers, joined
+from fidgpt.configs.hub import LAYER, Form, Tensors, joined, mlp_as
 from fidgpt.configs.hybrids import by_layer, use_mixers
 from fidgpt.configs.readings import kinds_of
 from fidgpt.configs.variant import variant_of
@@ -38,6 +38,23 @@ def use_mamba_layers(
     use_mixers(cfg, kinds, Mamba2, **mamba)
 
 
+def mamba(
+    *,
+    eps: float,
+    mamba_heads: int = 128,
+    mamba_head_dim: int = 64,
+    mamba_groups: int = 1,
+    state_dim: int = 256,
+    filter_size: int = 4,
+    mamba_bias: bool = False,
+    filter_bias: bool = True,
+) -> dict[str, Any]:
+    """Return the arguments of `Mamba2` by the settings of families that have it."""
+    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
+    biases = {"bias": mamba_bias or None, "filter_bias": filter_bias}
+    return {**sizes, **biases, "state_dim": state_dim, "filter_size": filter_size, "eps": eps}
+
+
 # Settings of Mamba 2, with the keys of Bamba and Granite.
 MAMBA: Mapping[str, str] = {
     "expand": "mamba_expand",
@@ -52,6 +69,12 @@ MAMBA: Mapping[str, str] = {
 # Of timesteps: ways to write the same in JSON.
 NO_LIMIT = {"time_step_limit": ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")], None)}
 KNOWN = ("mamba_chunk_size", "layers_block_type")
+# Tensors of MLPs and norms in Bamba and Falcon-H1.
+FEED_FORWARD: Mapping[str, str] = {
+    **mlp_as("feed_forward"),
+    "blocks.*.mlp_norm": f"{LAYER}.pre_ff_layernorm",
+    "norm": "model.final_layernorm",
+}
 
 
 def mamba_tensors(
@@ -87,51 +110,35 @@ def _kinds(attention_layers: Sequence[int] | None, num_layers: int) -> list[str]
     return [FULL if i in (attention_layers or ()) else LINEAR for i in range(num_layers)]
 
 
-@variant_of(decoder, rotary_share=0.5)
+@variant_of(decoder, mamba, rotary_share=0.5, num_kv_heads=8)
 def bamba(
     cfg: fdl.Config[Trainer],
     *,
     num_layers: int,
-    eps: float,
-    attention_layers: Sequence[int] | None = None,
+    mamba: Mapping[str, Any],
+    attn_layer_indices: Sequence[int] | None = None,
     expand: int = 2,
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 1,
-    state_dim: int = 256,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
 ) -> None:
     """A decoder of Mamba 2, with attention in some layers."""
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
-    sizes |= {"bias": mamba_bias or None, "eps": eps}
-    use_mamba_layers(cfg, _kinds(attention_layers, num_layers), expand, sizes)
+    use_mamba_layers(cfg, _kinds(attn_layer_indices, num_layers), expand, mamba)
 
 
 def _bamba_tensors(settings: Mapping[str, Any]) -> Tensors:
-    mlp = {f"mlp.{name}": f"feed_forward.{name}_proj" for name in ("gate", "up", "down")}
-    kinds = _kinds(settings["attention_layers"], settings["num_layers"])
-    return {
-        **in_layers(LAYER, {**mlp, "mlp_norm": "pre_ff_layernorm"}),
-        "norm": "model.final_layernorm",
-        **mamba_tensors(settings, kinds),
-    }
+    kinds = _kinds(settings["attn_layer_indices"], settings["num_layers"])
+    return {**FEED_FORWARD, **mamba_tensors(settings, kinds)}
+
+
+def _attention_layers(model: Any) -> list[int]:
+    return [i for i, kind in enumerate(kinds_of(model)) if kind == FULL]
 
 
 BAMBA = family(
     "bamba",
     bamba,
-    "attention_bias mlp_bias",
-    settings={**MAMBA, "attention_layers": "attn_layer_indices"},
+    "attention_bias mlp_bias attn_layer_indices",
+    settings=MAMBA,
     tensors=_bamba_tensors,
     fixed={"partial_rotary_factor": (0.5, None), **NO_LIMIT},
-    defaults={"num_key_value_heads": 8},
-    readings={
-        "attention_layers": lambda model: [
-            i for i, kind in enumerate(kinds_of(model)) if kind == FULL
-        ]
-    },
+    readings={"attn_layer_indices": _attention_layers},
     known=KNOWN,
 )

@@ -22,9 +22,9 @@ def minimax(
     cfg: fdl.Config[Trainer],
     *,
     mixers: Sequence[str] = _SEVEN_TO_ONE,
-    full_residual: float = 1.0,
-    linear_residual: float = 1.0,
-    mlp_residual: float = 1.0,
+    full_attn_alpha_factor: float = 1.0,
+    linear_attn_alpha_factor: float = 1.0,
+    mlp_alpha_factor: float = 1.0,
 ) -> None:
     """A mixture whose residual stream is what norms return, with attention in some layers.
 
@@ -35,8 +35,8 @@ def minimax(
     use_mixers(cfg, mixers, LightningAttention, norm=norm)
     for block in cfg.model.blocks:
         is_linear = fdl.get_callable(block.attention) is LightningAttention
-        block.attention_residual = linear_residual if is_linear else full_residual
-        block.mlp_residual = mlp_residual
+        alpha = linear_attn_alpha_factor if is_linear else full_attn_alpha_factor
+        block.attention_residual, block.mlp_residual = alpha, mlp_alpha_factor
 
 
 _LAYER = "model.layers.*.self_attn"
@@ -67,22 +67,15 @@ _BETAS = ("full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor")
 HUB = mixtral.HUB.near(
     "minimax",
     minimax,
-    "mixers",
+    "mixers full_attn_alpha_factor linear_attn_alpha_factor mlp_alpha_factor",
     architecture="MiniMaxForCausalLM",
-    settings={
-        "full_residual": "full_attn_alpha_factor",
-        "linear_residual": "linear_attn_alpha_factor",
-        "mlp_residual": "mlp_alpha_factor",
-    },
     tensors=_tensors,
     # transformers rotates whole heads, whatever the key says.
     fixed={**dict.fromkeys(_BETAS, (1,)), "partial_rotary_factor": (None, 1.0)},
     defaults={"layer_types": [FULL, LINEAR]},
-    readings={
-        "full_residual": _residual(Attention),
-        "linear_residual": _residual(LightningAttention),
-        "mlp_residual": "blocks.0.mlp_residual",
-    },
+    readings={"full_attn_alpha_factor": _residual(Attention)}
+    | {"linear_attn_alpha_factor": _residual(LightningAttention)}
+    | {"mlp_alpha_factor": "blocks.0.mlp_residual"},
     known=("block_size",),
     ignored=tuple(f"*.self_attn.{name}" for name in ("slope_rate", "*_decay")),
 )
@@ -91,7 +84,7 @@ HUB = mixtral.HUB.near(
 def minimax_01() -> fdl.Config[Trainer]:
     """456 billion parameters, 48 billion per token."""
     sizes = {"hidden_dim": 6144, "num_layers": 80, "num_heads": 64, "head_dim": 128}
-    alpha = 3.5565588200778455
-    factors = {"full_residual": alpha, "linear_residual": alpha, "mlp_residual": alpha}
+    names = ("full_attn_alpha_factor", "linear_attn_alpha_factor", "mlp_alpha_factor")
+    factors = dict.fromkeys(names, 3.5565588200778455)
     others = {"ffn_dim": 9216, "vocab_size": 200_064, "seq_len": 10_240_000, "num_experts": 32}
     return minimax(**sizes, **others, **factors, theta=1e7, rotary_share=0.5)

@@ -1,6 +1,7 @@
 """Families with mixtures of experts, and with the other parts of another family."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import fiddle as fdl
 
@@ -11,11 +12,21 @@ from fidgpt.configs.deepseek import (
     SHARED,
     SIGMOID_ROUTER,
     dense_first,
+    experts,
     first_dense_of,
     mix,
     use_sigmoids,
 )
-from fidgpt.configs.hub import EXPERTS, LAYER, QK_NORMS, SELECTION_BIAS, Joined, joined, shared_as
+from fidgpt.configs.hub import (
+    AS_EXPERTS,
+    EXPERT_ROWS,
+    EXPERTS,
+    LAYER,
+    QK_NORMS,
+    SELECTION_BIAS,
+    joined,
+    shared_as,
+)
 from fidgpt.configs.readings import SPARSE
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
@@ -87,7 +98,7 @@ def granitemoe(
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
 
 
-_INPUT = f"{LAYER}.block_sparse_moe.input_linear.weight"
+_SPARSE = f"{LAYER}.block_sparse_moe"
 GRANITEMOE = granite.HUB.near(
     "granitemoe",
     granitemoe,
@@ -95,10 +106,9 @@ GRANITEMOE = granite.HUB.near(
     architecture="GraniteMoeForCausalLM",
     settings={"mlp_bias": ..., "num_experts": "num_local_experts"},
     tensors={
-        "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router.layer",
-        "blocks.*.mlp.experts.gate": Joined(_INPUT, 0, 2, dim=1),
-        "blocks.*.mlp.experts.up": Joined(_INPUT, 1, 2, dim=1),
-        "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.output_linear.weight",
+        **joined(EXPERT_ROWS, f"{_SPARSE}.input_linear.weight", of=2, dim=1),
+        "blocks.*.mlp.experts.down": f"{_SPARSE}.output_linear.weight",
+        "blocks.*.mlp.router": f"{_SPARSE}.router.layer",
         **joined([*_SHARED][:2], f"{LAYER}.shared_mlp.input_linear", of=2),
         "blocks.*.mlp.shared.down": f"{LAYER}.shared_mlp.output_linear",
     },
@@ -110,7 +120,7 @@ GRANITEMOESHARED = GRANITEMOE.near(
 )
 
 
-@variant_of(olmo2.olmo2)
+@variant_of(olmo2.olmo2, eps=1e-6, theta=500_000.0)
 def flex_olmo(
     cfg: fdl.Config[Trainer], *, num_experts: int = 7, top_k: int = 5, normalize: bool = False
 ) -> None:
@@ -125,11 +135,10 @@ FLEX_OLMO = olmo2.HUB.near(
     flex_olmo,
     "num_experts top_k normalize",
     tensors=EXPERTS,
-    defaults={"rms_norm_eps": 1e-6, "rope_theta": 500_000.0},
 )
 
 
-@variant_of(decoder, eps=1e-6, theta=5e6)
+@variant_of(decoder, eps=1e-6, theta=5e6, num_kv_heads=8, head_dim=128)
 def minimax_m2(
     cfg: fdl.Config[Trainer], *, eps: float, num_experts: int = 256, top_k: int = 8
 ) -> None:
@@ -150,36 +159,24 @@ MINIMAX_M2 = mixtral.HUB.near(
         SELECTION_BIAS: f"{LAYER}.block_sparse_moe.e_score_correction_bias",
     },
     fixed={"scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
-    defaults={"num_key_value_heads": 8, "head_dim": 128},
     constants={"rotary_dim": None},
 )
 
 
-@variant_of(decoder)
+@variant_of(decoder, experts, first_dense=1, normalize=True)
 def sigmoid_mixture(
     cfg: fdl.Config[Trainer],
     *,
     eps: float,
-    expert_ffn_dim: int,
-    num_experts: int,
-    num_shared: int,
-    top_k: int,
-    first_dense: int = 1,
-    mlp_types: Sequence[str] | None = None,
+    experts: Sequence[Any],
     num_groups: int = 1,
     top_groups: int = 1,
-    normalize: bool = True,
-    route_scale: float = 1.0,
     qk_norm: bool = False,
 ) -> None:
-    """A decoder with the mixtures of DeepSeek V3, and QK-norm per head if `qk_norm`.
-
-    `mlp_types`, if given, takes precedence over `first_dense`.
-    """
-    first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
+    """A decoder with the mixtures of DeepSeek V3, and QK-norm per head if `qk_norm`."""
     if qk_norm:
         use_qk_norm(cfg, eps=eps)
-    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, num_shared, normalize, route_scale)
+    mix(cfg, *experts)
     use_sigmoids(cfg, num_groups, top_groups)
 
 
@@ -192,25 +189,25 @@ near_mixture = family(
 ).near
 
 
-@variant_of(sigmoid_mixture, rotary_share=0.5, attention_out_bias=False)
+_EXPERTS = {"num_experts": 128, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 1408}
+
+
+@variant_of(sigmoid_mixture, **_EXPERTS, num_kv_heads=8, rotary_share=0.5, attention_out_bias=False)
 def glm4_moe(cfg: fdl.Config[Trainer]) -> None:
     """A decoder that rotates half of each head, without a bias at the output of attention."""
 
 
-_SIZES = {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8}
-_SIZES |= {"num_key_value_heads": 8, "moe_intermediate_size": 1408}
 GLM4_MOE = near_mixture(
     "glm4_moe",
     glm4_moe,
     "rotary_share attention_bias first_dense qk_norm",
     tensors=QK_NORMS,
-    defaults=_SIZES,
     constants={"num_nextn_predict_layers": 0},
     ignored=("model.layers.46.*", "model.layers.92.*"),  # multi-token prediction of GLM 4.5
 )
 
 
-@variant_of(sigmoid_mixture, first_dense=0, theta=1e6)
+@variant_of(sigmoid_mixture, **_EXPERTS, num_kv_heads=8, head_dim=128, first_dense=0, theta=1e6)
 def solar_open(cfg: fdl.Config[Trainer]) -> None:
     """A decoder in which all layers are mixtures."""
 
@@ -219,18 +216,18 @@ SOLAR_OPEN = near_mixture(
     "solar_open",
     solar_open,
     "attention_bias",
-    defaults={
-        **_SIZES,
-        "head_dim": 128,
-        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
-    },
-    known=("first_k_dense_replace", "partial_rotary_factor", "use_qk_norm"),
+    defaults=AS_EXPERTS,
+    known="first_k_dense_replace partial_rotary_factor use_qk_norm",
 )
 
 
-@variant_of(sigmoid_mixture, qk_norm=True, eps=1e-6)
+@variant_of(sigmoid_mixture, qk_norm=True, eps=1e-6, first_dense=0, normalize=False, window=4096)
 def dots1(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with QK-norm."""
+
+
+def _dots1_layers(hub: Mapping[str, Any]) -> list[str]:
+    return sliding_from(hub.get("max_window_layers", 62), hub["num_hidden_layers"])
 
 
 DOTS1 = near_mixture(
@@ -238,19 +235,15 @@ DOTS1 = near_mixture(
     dots1,
     "window layer_types attention_bias first_dense",
     tensors=QK_NORMS,
-    defaults={
-        "first_k_dense_replace": 0,
-        "norm_topk_prob": False,
-        "sliding_window": 4096,
-        "layer_types": lambda hub: sliding_from(
-            hub.get("max_window_layers", 62), hub["num_hidden_layers"]
-        ),
-    },
+    defaults={"layer_types": _dots1_layers},
     known=("max_window_layers",),
 )
 
 
-@variant_of(sigmoid_mixture, qk_norm=True)
+_EXAONE = {**_EXPERTS, "num_experts": 64, "expert_ffn_dim": 1024, "route_scale": 2.5}
+
+
+@variant_of(sigmoid_mixture, **_EXAONE, qk_norm=True, window=4096)
 def exaone_moe(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     """A decoder with QK-norm, and with RoPE only in layers with a window."""
     rotate_in_windows_only(cfg, window)
@@ -261,43 +254,30 @@ EXAONE_MOE = near_mixture(
     exaone_moe,
     "window layer_types num_experts num_shared mlp_types first_dense",
     tensors={**QK_NORMS, SELECTION_BIAS: f"{LAYER}.mlp.e_score_correction_bias"},
-    defaults={
-        "sliding_window": 4096,
-        "layer_types": periodic_layers,
-        "num_experts": 64,
-        "num_experts_per_tok": 8,
-        "num_shared_experts": 1,
-        "moe_intermediate_size": 1024,
-        "routed_scaling_factor": 2.5,
-    },
+    defaults={"layer_types": periodic_layers},
     readings={"window": window_of_rotated},
     known=PERIODS,
-    ignored=("mtp.*",),
 )
+_LITE = {"num_experts": 64, "top_k": 4, "expert_ffn_dim": 1536, "route_scale": 1.8, "eps": 1e-5}
+_LITE |= {"query_rank": 768, "head_dim": 192, "value_head_dim": 256, "num_kv_heads": 20}
+
+
+@variant_of(deepseek3.v3, **_LITE, num_groups=1, top_groups=1)
+def glm4_moe_lite(cfg: fdl.Config[Trainer]) -> None:
+    """DeepSeek V3 without groups of experts."""
+
+
 GLM4_MOE_LITE = deepseek3.HUB.near(
     "glm4_moe_lite",
-    None,
+    glm4_moe_lite,
     "mlp_types",
     settings={"first_dense": ...},
-    defaults={
-        "mlp_layer_types": dense_first,
-        "moe_intermediate_size": 1536,
-        "n_routed_experts": 64,
-        "num_experts_per_tok": 4,
-        "n_group": 1,
-        "topk_group": 1,
-        "routed_scaling_factor": 1.8,
-        "num_key_value_heads": 20,
-        "q_lora_rank": 768,
-        "qk_nope_head_dim": 192,
-        "v_head_dim": 256,
-        "rms_norm_eps": 1e-5,
-    },
+    defaults={"mlp_layer_types": dense_first},
     ignored=("model.layers.47.*",),
 )
 
 
-@variant_of(qwen3_moe.qwen3_moe, theta=500_000.0)
+@variant_of(qwen3_moe.qwen3_moe, theta=500_000.0, head_dim=128, vocab_size=98_304, window=1024)
 def mellum(
     cfg: fdl.Config[Trainer], *, mlp_types: Sequence[str] | None = None, local_theta: float = 1e4
 ) -> None:
@@ -317,11 +297,5 @@ MELLUM = family(
     "window layer_types attention_bias expert_ffn_dim top_k normalize mlp_types local_theta",
     settings={"num_experts": "num_local_experts"},
     tensors={**QK_NORMS, **EXPERTS},
-    defaults={
-        "head_dim": 128,
-        "vocab_size": 98_304,
-        "sliding_window": 1024,
-        "layer_types": [FULL],
-        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
-    },
+    defaults={"layer_types": [FULL], **AS_EXPERTS},
 )

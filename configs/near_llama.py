@@ -1,5 +1,9 @@
 """Families that differ from Llama in few parts."""
 
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
 import fiddle as fdl
 from torch import nn
 
@@ -50,44 +54,34 @@ def jais2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
 
 
 JAIS2 = ARCEE.near("jais2", jais2, settings={"eps": "layer_norm_eps"})
+_QKV_BIAS = {"attention_bias": True, "attention_out_bias": False}
 SEED_OSS = family(
     "seed_oss",
-    None,
+    partial(decoder, **_QKV_BIAS, eps=1e-6, num_kv_heads=8, head_dim=128),
     "attention_bias mlp_bias attention_out_bias",
-    defaults={"attention_bias": True, "attention_out_bias": False, "rms_norm_eps": 1e-6}
-    | {"num_key_value_heads": 8, "head_dim": 128},
 )
-_LENGTH = "original_max_position_embeddings"
 CWM = family(
     "cwm",
-    None,
+    partial(decoder, theta=1e6, num_kv_heads=8, window=8192),
     "window layer_types",
     fixed={"mlp_bias": (False,)},
-    defaults={
-        "rope_theta": 1e6,
-        "num_key_value_heads": 8,
-        "sliding_window": 8192,
-        "layer_types": [FULL, *[SLIDING] * 3],
-        "rope_scaling": llama3_rope(16.0),
-    },
+    defaults={"layer_types": [FULL, *[SLIDING] * 3], "rope_scaling": llama3_rope(16.0)},
     constants={"bos_token_id": 128_000},  # which its class requires
     whole_heads=True,
 )
 ERNIE = family(
     "ernie4_5",
+    partial(decoder, tied=True, theta=500_000.0, num_kv_heads=2, head_dim=128),
     architecture="Ernie4_5ForCausalLM",
     settings={"attention_bias": "use_bias", "mlp_bias": "use_bias"},
     tensors=with_adjacent_pairs(TENSORS),
-    defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "num_key_value_heads": 2}
-    | {"head_dim": 128},
 )
 HELIUM = family(
     "helium",
-    None,
+    partial(decoder, eps=1e-8, theta=100_000.0),
     "attention_bias mlp_bias",
     tensors=with_adjacent_pairs(TENSORS),
     fixed={"attention_bias": (False,)},
-    defaults={"rms_norm_eps": 1e-8, "rope_theta": 100_000.0},
 )
 
 
@@ -102,7 +96,7 @@ def olmo(cfg: fdl.Config[Trainer]) -> None:
 OLMO = family("olmo", olmo, "attention_bias", settings={"eps": ...}, fixed={"clip_qkv": (None,)})
 
 
-@variant_of(decoder, tied=True, attention_bias=True, mlp_bias=True)
+@variant_of(decoder, tied=True, attention_bias=True, mlp_bias=True, num_kv_heads=2)
 def starcoder2(
     cfg: fdl.Config[Trainer], *, eps: float, activation: str = "gelu_pytorch_tanh"
 ) -> None:
@@ -117,12 +111,10 @@ STARCODER2 = family(
     "window activation",
     settings={"attention_bias": "use_bias", "mlp_bias": "use_bias", "eps": "norm_epsilon"},
     tensors=in_layers(LAYER, {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"}),
-    fixed={"hidden_act": ...},
-    defaults={"num_key_value_heads": 2},
 )
 
 
-@variant_of(decoder, layer_types=(*[SLIDING] * 3, FULL))
+@variant_of(decoder, layer_types=(*[SLIDING] * 3, FULL), window=4096)
 def exaone4(cfg: fdl.Config[Trainer], *, eps: float, window: int | None) -> None:
     """A post-norm decoder with QK-norm per head, and with RoPE only in layers with a window."""
     fiddlers.use_post_norm(cfg)
@@ -135,13 +127,16 @@ EXAONE4 = family(
     exaone4,
     "window layer_types",
     tensors={**POST_NORMS, **QK_NORMS},
-    defaults={"layer_types": periodic_layers, "sliding_window": 4096},
+    defaults={"layer_types": periodic_layers},
     readings={"window": window_of_rotated},
     known=PERIODS,
 )
 
 
-@variant_of(decoder, rotary_share=0.5, attention_bias=True, attention_out_bias=False, eps=1.5625e-7)
+_HALF = {"rotary_share": 0.5, "head_dim": 128, "num_kv_heads": 2}
+
+
+@variant_of(decoder, **_HALF, **_QKV_BIAS, eps=1.5625e-7)
 def glm(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with biases on queries, keys and values that rotates half of each head."""
 
@@ -157,7 +152,6 @@ GLM = family(
     glm,
     "rotary_share attention_bias",
     tensors=with_adjacent_pairs({**TENSORS, **joined(GATED, f"{LAYER}.mlp.gate_up_proj", of=2)}),
-    defaults={"head_dim": 128, "num_key_value_heads": 2},
 )
 _SANDWICH = {"attention_out_norm": "post_self_attn_layernorm", "mlp_out_norm": "post_mlp_layernorm"}
 GLM4 = GLM.near("glm4", glm4, tensors=in_layers(LAYER, _SANDWICH))
@@ -184,7 +178,7 @@ HUNYUAN = family(
 )
 
 
-@variant_of(decoder)
+@variant_of(decoder, theta=1e6, num_kv_heads=8)
 def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> None:
     """A decoder whose attention gets sharper beyond the original length, by `strength`.
 
@@ -200,27 +194,26 @@ def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> No
         )
 
 
+def _strength(hub: Mapping[str, Any]) -> float:
+    return hub["llama_4_scaling_beta"] if hub.get("rope_scaling") else 0.1
+
+
+_YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16_384}
+_YARN |= {"mscale": 1.0, "mscale_all_dim": 1.0}
 MINISTRAL3 = family(
     "ministral3",
     ministral3,
     "window",
     settings={"strength": "llama_4_scaling_beta"},
-    defaults={
-        "rope_theta": 1e6,
-        "num_key_value_heads": 8,
-        "rope_scaling": {"rope_type": "yarn", "factor": 16.0, _LENGTH: 16_384}
-        | {"mscale": 1.0, "mscale_all_dim": 1.0},
-        "llama_4_scaling_beta": lambda hub: (
-            hub["llama_4_scaling_beta"] if hub.get("rope_scaling") else 0.1
-        ),
-    },
+    defaults={"rope_scaling": _YARN, "llama_4_scaling_beta": _strength},
     readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},
 )
 
 # The text of Emu3 (BAAI, 2024, arXiv:2409.18869).
 EMU3 = family(
     "emu3_text_model",
+    partial(decoder, num_kv_heads=8, theta=1e6),
     architecture="Emu3ForCausalLM",
+    holder="emu3",
     fixed=dict.fromkeys(BIASES, (False,)),
-    defaults={"num_key_value_heads": 8, "rope_theta": 1e6},
 )

@@ -18,12 +18,14 @@ from fidgpt.configs.hub import (
     QKV,
     Stacked,
     Tensors,
+    four_widths,
     in_layers,
     joined,
     linears,
     with_adjacent_pairs,
     without,
 )
+from fidgpt.configs.readings import each_attention
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, look_back
 from fidgpt.fiddlers.patterns import repeated
@@ -31,12 +33,8 @@ from fidgpt.graph import clone_part, find, swap_all
 from fidgpt.tags import HeadDim, HiddenDim, NumKVHeads
 from fidgpt.train import Trainer
 
-# What families without RoPE and GQA lack of the decoder's settings and keys.
-_PLAIN = dict.fromkeys(("num_kv_heads", "head_dim", "theta", "scaling"), ...)
-_NO_ACT = {"hidden_act": ...}
 _NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
 _QK = ("query", "key")
-_WIDE = {"n_inner": lambda hub: 4 * hub["n_embd"]}
 
 
 def _projections(holder: str) -> dict[str, str]:
@@ -57,7 +55,20 @@ def normal(cfg: fdl.Config[Trainer], *, eps: float, activation: str = "gelu_new"
     activate(cfg, activation)
 
 
-@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True)
+# Make families near these: without RoPE and GQA, and with the keys and tensors of GPT-2.
+_near_normal = family(
+    "normal",
+    normal,
+    settings=dict.fromkeys(("num_kv_heads", "head_dim", "theta", "scaling"), ...),
+    fixed={"hidden_act": ...},
+).near
+_near_gpt2 = _near_normal("gpt2", settings=gpt2.SIZES, defaults={"n_inner": four_widths}).near
+
+
+_BIASED = {"tied": True, "attention_bias": True, "mlp_bias": True}
+
+
+@variant_of(normal, **_BIASED)
 def positioned(cfg: fdl.Config[Trainer]) -> None:
     """A decoder like GPT-2, with learned positions."""
     fiddlers.use_learned_positions(cfg)
@@ -68,7 +79,7 @@ def opt(
     cfg: fdl.Config[Trainer],
     *,
     hidden_dim: int,
-    projected_dim: int | None = None,
+    word_embed_proj_dim: int | None = None,
     scaled: bool = False,
 ) -> None:
     """A decoder whose table of positions begins with two rows of none.
@@ -76,8 +87,8 @@ def opt(
     Raises:
       ValueError: tokens have another width than the residual stream.
     """
-    if projected_dim not in (None, hidden_dim):
-        raise ValueError(f"{projected_dim=} must be {hidden_dim=}: there is no projection.")
+    if word_embed_proj_dim not in (None, hidden_dim):
+        raise ValueError(f"{word_embed_proj_dim=} must be {hidden_dim=}: there is no projection.")
     swap_all(cfg.model, lm.LearnedPositions, by=lm.OffsetPositions)
     if scaled:
         cfg.model.embedding.scale = fdl.Config(lm.root_of_width, hidden_dim=HiddenDim.new())
@@ -96,36 +107,29 @@ def _opt_tensors(model: str, final_norm: str) -> Tensors:
     }
 
 
-OPT = family(
+_ALWAYS = ("do_layer_norm_before", "enable_bias", "layer_norm_elementwise_affine")
+OPT = _near_normal(
     "opt",
     opt,
+    "word_embed_proj_dim",
     architecture="OPTForCausalLM",
-    settings={**_PLAIN, "eps": ..., "ffn_dim": "ffn_dim", "activation": "activation_function"}
-    | {"projected_dim": "word_embed_proj_dim"},
+    settings={"eps": ..., "ffn_dim": "ffn_dim", "activation": "activation_function"},
     tensors=_opt_tensors("model.decoder", "final_layer_norm"),
-    fixed={
-        **_NO_ACT,
-        "do_layer_norm_before": (True,),
-        "_remove_final_layer_norm": (False,),
-        "enable_bias": (True,),
-        "layer_norm_elementwise_affine": (True,),
-    },
-    readings={"projected_dim": lambda model: model.embedding.weight.shape[1]},
+    fixed={**dict.fromkeys(_ALWAYS, (True,)), "_remove_final_layer_norm": (False,)},
 )
-BIOGPT = family(
+BIOGPT = _near_normal(
     "biogpt",
     opt,
     "activation",
     architecture="BioGptForCausalLM",
-    settings={**_PLAIN, "eps": ..., "scaled": "scale_embedding"},
+    settings={"eps": ..., "scaled": "scale_embedding"},
     tensors={**_opt_tensors("biogpt", "layer_norm"), "unembedding": "output_projection"},
-    fixed=_NO_ACT,
     defaults={"hidden_act": "gelu", "scale_embedding": True},
     known=("layer_norm_eps",),  # transformers' norms have the default of torch
 )
 
 
-@variant_of(positioned)
+@variant_of(positioned, activation="gelu_pytorch_tanh")
 def gpt_bigcode(cfg: fdl.Config[Trainer], *, multi_query: bool = True) -> None:
     """A decoder like GPT-2 in which all queries share a key and a value."""
     if multi_query:
@@ -144,30 +148,27 @@ def _bigcode_tensors(settings: Mapping[str, Any]) -> Tensors:
 
 
 _GPT2: Tensors = {**gpt2.ENDS, **in_layers(_LAYER, gpt2.NAMES)}
-GPT_BIGCODE = family(
+GPT_BIGCODE = _near_gpt2(
     "gpt_bigcode",
     gpt_bigcode,
     "multi_query",
     architecture="GPTBigCodeForCausalLM",
-    settings={**_PLAIN, **gpt2.SIZES},
     tensors=lambda settings: {**_GPT2, **_bigcode_tensors(settings)},
-    fixed={**_NO_ACT, "scale_attn_weights": (True,)},
-    defaults={**_WIDE, "activation_function": "gelu_pytorch_tanh"},
-    aliases=gpt2.OTHER_SIZES,
+    fixed={"scale_attn_weights": (True,)},
     readings={"multi_query": lambda model: model.blocks[0].attention.num_kv_heads == 1},
-    known=(
-        *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32"),
-        "num_key_value_heads",
-    ),
+    known="attention_softmax_in_fp32 scale_attention_softmax_in_fp32 num_key_value_heads",
 )
 
 
 @variant_of(positioned, attention_bias=False, attention_out_bias=True, window=256)
 def gpt_neo(
-    cfg: fdl.Config[Trainer], *, window: int | None, kinds: Sequence[str] = ("global", "local")
+    cfg: fdl.Config[Trainer],
+    *,
+    window: int | None,
+    attention_layers: Sequence[str] = ("global", "local"),
 ) -> None:
     """A decoder like GPT-2 whose scores are not scaled, with windows in `local` layers."""
-    look_back(cfg, window, [SLIDING if kind == "local" else FULL for kind in kinds])
+    look_back(cfg, window, [SLIDING if kind == "local" else FULL for kind in attention_layers])
     for attention in find(cfg.model, lm.Attention):
         attention.scale = 1.0
 
@@ -178,32 +179,27 @@ def _kinds(hub: Mapping[str, Any]) -> list[str]:
     return [kind for kinds, count in types for kind in kinds * count]
 
 
-GPT_NEO = family(
+def _kinds_of(model: Any) -> list[str]:
+    return ["local" if window else "global" for window in each_attention(model, "window")]
+
+
+GPT_NEO = _near_normal(
     "gpt_neo",
     gpt_neo,
+    "attention_layers",
     architecture="GPTNeoForCausalLM",
-    settings={**_PLAIN, "num_layers": "num_layers", "num_heads": "num_heads"}
-    | {"eps": "layer_norm_epsilon", "activation": "activation_function"}
-    | {"window": "window_size", "kinds": "attention_layers"},
+    settings={"num_layers": "num_layers", "num_heads": "num_heads", "window": "window_size"}
+    | {"eps": "layer_norm_epsilon", "activation": "activation_function"},
     tensors={**_GPT2, **_projections(f"{_LAYER}.attn.attention")}
     | {"blocks.*.attention.out": f"{_LAYER}.attn.attention.out_proj"},
-    fixed=_NO_ACT,
-    defaults={
-        "attention_layers": _kinds,
-        "intermediate_size": lambda hub: 4 * hub["hidden_size"],
-    },
-    readings={
-        "kinds": lambda model: [
-            "global" if block.attention.window is None else "local" for block in model.blocks
-        ]
-    },
-    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-    known=("attention_types",),
+    defaults={"attention_layers": _kinds, "intermediate_size": four_widths},
+    readings={"attention_layers": _kinds_of},
+    known="attention_types",
     ignored=("*.attn.attention.bias", "*.attn.attention.masked_bias"),
 )
 
 
-@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True, seq_len=2048)
+@variant_of(normal, **_BIASED, seq_len=2048)
 def bloom(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder with ALiBi and a norm after the embedding."""
     fiddlers.use_alibi(cfg)
@@ -213,25 +209,21 @@ def bloom(cfg: fdl.Config[Trainer], *, eps: float) -> None:
 
 _DENSE = {"attention.out": "self_attention.dense", **NEOX_MLP}
 _ENDS = {"embedding": "transformer.word_embeddings", "norm": "transformer.ln_f"}
-BLOOM = family(
+_ENDS |= {"embedding.norm": "transformer.word_embeddings_layernorm"}
+BLOOM = _near_normal(
     "bloom",
     bloom,
-    settings={**_PLAIN, "num_layers": "n_layer", "num_heads": "n_head"}
-    | {"eps": "layer_norm_epsilon", "seq_len": "seq_length"},
+    settings={"num_layers": "n_layer", "num_heads": "n_head", "eps": "layer_norm_epsilon"}
+    | {"seq_len": "seq_length"},
     tensors=lambda settings: {
-        **_ENDS,
-        "embedding.norm": "transformer.word_embeddings_layernorm",
         **_by_head(f"{_LAYER}.self_attention.query_key_value", settings),
         **in_layers(_LAYER, {**_DENSE, **_NORMS}),
+        **_ENDS,
     },
-    fixed={**_NO_ACT, "apply_residual_connection_post_layernorm": (False,)},
-    defaults={"intermediate_size": lambda hub: 4 * hub["hidden_size"]},
-    aliases={
-        "n_embed": "hidden_size",
-        "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    known=("skip_bias_add", "skip_bias_add_qkv", "offset_alibi", "bias_*"),
+    fixed={"apply_residual_connection_post_layernorm": (False,)},
+    defaults={"intermediate_size": four_widths},
+    aliases={"n_embed": "hidden_size"},
+    known="skip_bias_add skip_bias_add_qkv offset_alibi bias_*",
 )
 
 
@@ -244,18 +236,14 @@ def phi(cfg: fdl.Config[Trainer]) -> None:
     swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
 
 
+_PHI = {"attention.out": "self_attn.dense", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
 PHI = family(
     "phi",
     phi,
     "rotary_share activation",
     settings={"eps": "layer_norm_eps"},
-    tensors={
-        **in_layers(
-            LAYER, {"attention.out": "self_attn.dense", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
-        ),
-        "norm": "model.final_layernorm",
-    },
-    fixed={**_NO_ACT, "qk_layernorm": (False,), "head_dim": (None,)},
+    tensors={**in_layers(LAYER, _PHI), "norm": "model.final_layernorm"},
+    fixed={"qk_layernorm": (False,), "head_dim": (None,)},
 )
 
 
@@ -269,29 +257,18 @@ def gptj(cfg: fdl.Config[Trainer], *, rotary_dim: int | None = 64) -> None:
 GPTJ_TENSORS: Tensors = {
     **without(gpt2.ENDS, "embedding.positions"),
     **_projections(f"{_LAYER}.attn"),
-    **in_layers(
-        _LAYER,
-        {
-            "attention.out": "attn.out_proj",
-            "attention_norm": "ln_1",
-            "mlp.up": "mlp.fc_in",
-            "mlp.down": "mlp.fc_out",
-        },
-    ),
+    **in_layers(_LAYER, {"attention.out": "attn.out_proj", "attention_norm": "ln_1"}),
+    **in_layers(_LAYER, {"mlp.up": "mlp.fc_in", "mlp.down": "mlp.fc_out"}),
 }
-GPTJ = family(
+GPTJ = _near_gpt2(
     "gptj",
     gptj,
     "rotary_dim",
     architecture="GPTJForCausalLM",
-    settings={**_PLAIN, **gpt2.SIZES},
     tensors=with_adjacent_pairs(GPTJ_TENSORS),
-    fixed=_NO_ACT,
-    defaults=_WIDE,
-    aliases=gpt2.OTHER_SIZES,
     readings={"rotary_dim": "blocks.0.attention.rope.rotary_dim"},
     ignored=("*.attn.bias", "*.attn.masked_bias"),
-    known=("rotary", "scale_attn_weights"),
+    known="rotary scale_attn_weights",
 )
 
 
@@ -324,6 +301,7 @@ def persimmon(cfg: fdl.Config[Trainer], *, eps: float, qk_norm: bool = True) -> 
 
 
 _PERSIMMON = {f"attention.{name}_norm": f"self_attn.{name[0]}_layernorm" for name in _QK}
+_PERSIMMON |= {"attention.out": "self_attn.dense"}
 PERSIMMON = family(
     "persimmon",
     persimmon,
@@ -332,7 +310,7 @@ PERSIMMON = family(
     | {"qk_norm": "qk_layernorm"},
     tensors=lambda settings: {
         **_by_head(f"{LAYER}.self_attn.query_key_value", settings),
-        **in_layers(LAYER, {"attention.out": "self_attn.dense", **_PERSIMMON, **NEOX_MLP}),
+        **in_layers(LAYER, {**_PERSIMMON, **NEOX_MLP}),
         "norm": "model.final_layernorm",
     },
     fixed={"hidden_act": ("relu2",)},
@@ -373,7 +351,7 @@ STABLELM = family(
 )
 
 
-@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True, activation="relu", eps=1e-6)
+@variant_of(normal, **_BIASED, activation="relu", eps=1e-6, ffn_dim=8192)
 def ctrl(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with sinusoidal positions, scaled embedding and a bias of the logits."""
     fiddlers.use_sinusoidal_positions(cfg)
@@ -384,26 +362,21 @@ def ctrl(cfg: fdl.Config[Trainer]) -> None:
 _CTRL = {f"attention.{name}": f"multi_head_attention.W{name[0]}" for name in (*_QK, "value")}
 _CTRL |= {"attention.out": "multi_head_attention.dense", "attention_norm": "layernorm1"}
 _CTRL |= {"mlp_norm": "layernorm2", "mlp.up": "ffn.0", "mlp.down": "ffn.2"}
-CTRL = family(
+_CTRL_ENDS = {"embedding": "transformer.w", "norm": "transformer.layernorm"}
+CTRL = _near_gpt2(
     "ctrl",
     ctrl,
     architecture="CTRLLMHeadModel",
-    settings={**_PLAIN, **without(gpt2.SIZES, "activation"), "eps": ..., "ffn_dim": "dff"},
-    tensors={
-        **in_layers(_LAYER, _CTRL),
-        "embedding": "transformer.w",
-        "norm": "transformer.layernorm",
-    },
-    fixed={**_NO_ACT, "layer_norm_epsilon": (1e-6,)},
-    defaults={"dff": 8192},
-    aliases=gpt2.OTHER_SIZES,
+    settings={"activation": ..., "eps": ..., "ffn_dim": "dff"},
+    tensors={**in_layers(_LAYER, _CTRL), **_CTRL_ENDS},
+    fixed={"layer_norm_epsilon": (1e-6,)},
     ignored=("*.pos_encoding",),
 )
 
 
 @variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
 def mpt(
-    cfg: fdl.Config[Trainer], *, hidden_dim: int, attention: Mapping[str, Any] | None = None
+    cfg: fdl.Config[Trainer], *, hidden_dim: int, attn_config: Mapping[str, Any] | None = None
 ) -> None:
     """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream.
 
@@ -413,7 +386,7 @@ def mpt(
     computed = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
     computed |= dict.fromkeys(("clip_qkv", "softmax_scale"))
     computed |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
-    given = dict(attention or {})
+    given = dict(attn_config or {})
     for key in computed.keys() & given.keys():
         if given[key] != computed[key]:
             raise ValueError(f"attn_config has {key}={given[key]!r}, not {computed[key]!r}.")
@@ -424,28 +397,20 @@ def mpt(
         block.mlp.ffn_dim = 4 * hidden_dim
 
 
-_MPT = "transformer.blocks.*"
-MPT = family(
+_MPT_LAYER = "transformer.blocks.*"
+_MPT = {"attention.out": "attn.out_proj", "mlp.up": "ffn.up_proj", "mlp.down": "ffn.down_proj"}
+_MPT |= {"attention_norm": "norm_1", "mlp_norm": "norm_2"}
+_MPT_ENDS = {"embedding": "transformer.wte", "norm": "transformer.norm_f"}
+MPT = _near_normal(
     "mpt",
     mpt,
-    settings={**_PLAIN, "ffn_dim": ..., "hidden_dim": "d_model", "num_layers": "n_layers"}
-    | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"}
-    | {"attention": "attn_config"},
-    tensors={
-        **joined(QKV, f"{_MPT}.attn.Wqkv", of=3),
-        **in_layers(
-            _MPT,
-            {"attention.out": "attn.out_proj", "attention_norm": "norm_1", "mlp_norm": "norm_2"}
-            | {"mlp.up": "ffn.up_proj", "mlp.down": "ffn.down_proj"},
-        ),
-        "embedding": "transformer.wte",
-        "norm": "transformer.norm_f",
-    },
-    fixed={**_NO_ACT, "no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
-    readings={"attention": lambda _: {"alibi": True}},
-    aliases={"hidden_size": "d_model", "num_attention_heads": "n_heads"}
-    | {"num_hidden_layers": "n_layers", "max_position_embeddings": "max_seq_len"},
-    known=("embedding_fraction", "learned_pos_emb", "norm_type"),
+    "attn_config",
+    settings={"ffn_dim": ..., "hidden_dim": "d_model", "num_layers": "n_layers"}
+    | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"},
+    tensors=joined(QKV, f"{_MPT_LAYER}.attn.Wqkv", of=3) | in_layers(_MPT_LAYER, _MPT) | _MPT_ENDS,
+    fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
+    readings={"attn_config": lambda _: {"alibi": True}},
+    known="embedding_fraction learned_pos_emb norm_type",
 )
 
 _CODEGEN_ORDER = (QKV[0], QKV[2], QKV[1])
@@ -460,7 +425,7 @@ CODEGEN = replace(
 )
 
 
-@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True, activation="gelu")
+@variant_of(normal, **_BIASED, activation="gelu")
 def xglm(cfg: fdl.Config[Trainer], *, scaled: bool = True) -> None:
     """A decoder with sinusoidal positions from 2 on; if `scaled`, with scaled embedding."""
     fiddlers.use_sinusoidal_positions(cfg)
@@ -476,9 +441,7 @@ XGLM = BIOGPT.near(
     settings={"hidden_dim": "d_model", "num_layers": "num_layers", "num_heads": "attention_heads"}
     | {"ffn_dim": "ffn_dim", "activation": "activation_function"},
     tensors={**_opt_tensors("model", "layer_norm"), "unembedding": "lm_head"},
-    defaults={"hidden_act": ...},
-    aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
-    | {"num_attention_heads": "attention_heads"},
+    defaults={"hidden_act": ..., "scale_embedding": ...},
     ignored=("model.embed_positions.*",),
 )
 
@@ -521,12 +484,16 @@ GPT1 = gpt2.HUB.near(
 
 @variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
 def gpt_neox_japanese(
-    cfg: fdl.Config[Trainer], *, hidden_dim: int, num_layers: int, multiple: int = 4
+    cfg: fdl.Config[Trainer],
+    *,
+    hidden_dim: int,
+    num_layers: int,
+    intermediate_multiple_size: int = 4,
 ) -> None:
     """A decoder with RoPE, LayerNorm and no biases except in the last layer's attention."""
     cfg.model.blocks = repeated(cfg.model.blocks, num_layers)
     for block in cfg.model.blocks:
-        block.mlp.ffn_dim = multiple * hidden_dim
+        block.mlp.ffn_dim = intermediate_multiple_size * hidden_dim
     cfg.model.blocks[-1].attention.out_bias = True
 
 
@@ -543,20 +510,18 @@ def _neox_japanese_tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
+def _multiple(model: Any) -> int:
+    up = model.blocks[0].mlp.up
+    return up.out_features // up.in_features
+
+
 GPT_NEOX_JAPANESE = family(
     "gpt_neox_japanese",
     gpt_neox_japanese,
-    "activation",
+    "activation intermediate_multiple_size",
     architecture="GPTNeoXJapaneseForCausalLM",
-    settings={**dict.fromkeys(("num_kv_heads", "head_dim", "ffn_dim"), ...)}
-    | {"eps": "layer_norm_eps", "multiple": "intermediate_multiple_size"}
-    | {"theta": "rotary_emb_base", "rotary_share": "rotary_pct"},
+    settings=dict.fromkeys(("num_kv_heads", "head_dim", "ffn_dim"), ...)
+    | {"eps": "layer_norm_eps", "theta": "rotary_emb_base", "rotary_share": "rotary_pct"},
     tensors=_neox_japanese_tensors,
-    fixed=_NO_ACT,
-    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-    readings={
-        "multiple": lambda model: (
-            model.blocks[0].mlp.up.out_features // model.blocks[0].mlp.up.in_features
-        )
-    },
+    readings={"intermediate_multiple_size": _multiple},
 )

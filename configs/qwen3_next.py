@@ -102,12 +102,8 @@ HUB = family(
     "rotary_share attention_bias shared_ffn_dim mixers",
     settings={**qwen3_moe.MIXTURE, **DELTA},
     tensors=lambda settings: {**QK_NORMS, **EXPERTS, **mixtures.GATED_SHARED, **_tensors(settings)},
-    defaults={
-        "rms_norm_eps": 1e-6,
-        "layer_types": partial(periodic_kinds, key="full_attention_interval"),
-    },
-    known=("full_attention_interval",),
-    ignored=("mtp.*",),
+    defaults={"layer_types": partial(periodic_kinds, key="full_attention_interval")},
+    known="full_attention_interval",
 )
 
 

@@ -66,6 +66,12 @@ def each_attention(model: Any, name: str) -> list[Any]:
     return [getattr(mixer, name, None) for mixer in mixers]
 
 
+def _rotates(model: Any) -> list[int]:
+    """Return 1 for each layer that rotates queries and keys, else 0."""
+    ropes = each_attention(model, "rope")
+    return [int(getattr(rope, "rotation", rope) is not None) for rope in ropes]
+
+
 def rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(each_attention(model, "window"), each_attention(model, "rope"), strict=True)
@@ -121,7 +127,7 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "num_kv_heads": of_attention(_num_kv_heads),
     "head_dim": of_attention(lambda mixer: mixer.head_dim),
     "ffn_dim": _dense_width,
-    "eps": "norm.eps",
+    "eps": lambda model: getattr(model.norm, "norm", model.norm).eps,  # of the last of several
     "tied": lambda model: model.unembedding.weight is model.embedding.weight,
     "theta": lambda model: float(rope_of(model).theta),
     "scaling": lambda model: rope_of(model).scaling,
@@ -138,8 +144,10 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     # A projection that has a bias if the input projections have one.
     "attention_bias": of_attention(lambda mixer: getattr(mixer, "key", mixer.out).bias is not None),
     "attention_out_bias": of_attention(lambda mixer: mixer.out.bias is not None),
-    "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
-    "qk_norm": of_attention(lambda mixer: mixer.query_norm is not None),
+    "mlp_bias": lambda model: any("down.bias" in path for path, _ in model.named_parameters()),
+    "qk_norm": lambda model: any(each_attention(model, "query_norm")),
+    "sandwich": lambda model: isinstance(model.blocks[0], library.SandwichBlock),
+    **dict.fromkeys(("roped", "no_rope_layers"), _rotates),  # a list, or one that may be empty
     "window": lambda model: next(filter(None, each_attention(model, "window")), None),
     "layer_types": lambda model: [
         SLIDING if window else FULL for window in each_attention(model, "window")
@@ -159,7 +167,7 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "num_shared": lambda model: _shared_width(model) // _expert_width(model),
     "first_dense": lambda model: next(iter(layers_with(model, SPARSE)), len(model.blocks)),
     "mlp_types": mlp_types_of,
-    "mixed_layers": lambda model: layers_with(model, SPARSE),
+    "moe_layers": lambda model: layers_with(model, SPARSE),
     "dense_layers": lambda model: layers_with(model, DENSE),
     "every": lambda _: 1,
     "rope_head_dim": of_attention(lambda mixer: mixer.rope_head_dim),

@@ -11,11 +11,12 @@ from fidgpt import model as lm
 from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_moe, qwen3_next
 from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import (
+    AS_EXPERTS,
+    EXPERT_ROWS,
     GATED,
     LAYER,
     QK_NORMS,
     Form,
-    Joined,
     Tensors,
     in_layers,
     joined,
@@ -31,24 +32,23 @@ from fidgpt.tags import HeadDim, HiddenDim, LogitCap
 from fidgpt.train import Trainer
 
 
-@variant_of(decoder)
+@variant_of(decoder, theta=12e6)
 def apertus(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder with QK-norm per head, and plain MLPs of xIELU."""
     fiddlers.use_qk_norm(cfg, eps=eps)
     fiddlers.use_xielu(cfg)
 
 
+_APERTUS = {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
+_APERTUS |= {"mlp.activation": "mlp.act_fn"}
 APERTUS = family(
     "apertus",
     apertus,
     "attention_bias",
-    tensors={**QK_NORMS, "blocks.*.mlp.activation": f"{LAYER}.mlp.act_fn"}
-    | in_layers(
-        LAYER, {"attention_norm": "attention_layernorm", "mlp_norm": "feedforward_layernorm"}
-    ),
-    fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,)}
+    tensors={**QK_NORMS, **in_layers(LAYER, _APERTUS)},
+    fixed={"hidden_act": ("xielu",), **dict.fromkeys(("mlp_bias", "post_norm"), (False,))}
     | {"qk_norm": (True,)},
-    defaults={"rope_theta": 12e6, "rope_scaling": llama3_rope(8.0)},
+    defaults={"rope_scaling": llama3_rope(8.0)},
 )
 
 
@@ -84,7 +84,10 @@ NANOCHAT = family(
 _ONE_OF_FOUR = (FULL, *[SLIDING] * 3)
 
 
-@variant_of(granite.granite, layer_types=_ONE_OF_FOUR, window=128)
+_SWA = {"layer_types": _ONE_OF_FOUR, "window": 128}
+
+
+@variant_of(granite.granite, **_SWA, eps=1e-5, tied=True, num_kv_heads=4)
 def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
     """Granite with attention sinks, a window in most layers, and a base of RoPE for each layer."""
     fiddlers.use_sinks(cfg)
@@ -92,26 +95,17 @@ def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = No
         rotate_by_layer(cfg, thetas)
 
 
-_THETAS = {"thetas": "layer_rope_theta"}
 _SINKS = {"blocks.*.attention.sinks": f"{LAYER}.self_attn.sinks"}
-_SWA_DEFAULTS = {"sliding_window": 128, "layer_types": [*_ONE_OF_FOUR]}
 GRANITE_SWA = granite.HUB.near(
     "granite_swa",
     granite_swa,
-    "window layer_types",
+    "window layer_types thetas",
     architecture="GraniteSWAForCausalLM",
-    settings=_THETAS,
     tensors=_SINKS,
-    defaults={
-        **_SWA_DEFAULTS,
-        "rms_norm_eps": 1e-5,
-        "tie_word_embeddings": True,
-        "num_key_value_heads": 4,
-    },
 )
 
 
-@variant_of(mixtures.granitemoe, layer_types=_ONE_OF_FOUR, window=128)
+@variant_of(mixtures.granitemoe, **_SWA)
 def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
     """Granite MoE with attention sinks, windows, and a base of RoPE for each layer."""
     fiddlers.use_sinks(cfg)
@@ -119,73 +113,65 @@ def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None =
         rotate_by_layer(cfg, thetas)
 
 
-_EXPERT_ROWS = f"{LAYER}.block_sparse_moe.experts.gate_up_proj"
+_SPARSE = f"{LAYER}.block_sparse_moe"
 GRANITEMOE_SWA = mixtures.GRANITEMOESHARED.near(
     "granitemoe_swa",
     granitemoe_swa,
-    "window layer_types",
+    "window layer_types thetas",
     architecture="GraniteMoeSWAForCausalLM",
-    settings=_THETAS,
     tensors={
+        **joined(EXPERT_ROWS, f"{_SPARSE}.experts.gate_up_proj", of=2, dim=1),
+        "blocks.*.mlp.experts.down": f"{_SPARSE}.experts.down_proj",
+        "blocks.*.mlp.router": f"{_SPARSE}.router",
         **_SINKS,
-        "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router",
-        "blocks.*.mlp.experts.gate": Joined(_EXPERT_ROWS, 0, 2, dim=1),
-        "blocks.*.mlp.experts.up": Joined(_EXPERT_ROWS, 1, 2, dim=1),
-        "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.experts.down_proj",
     },
-    defaults=_SWA_DEFAULTS,
 )
 
 
-@variant_of(
-    deepseek.latent, eps=1e-5, tied=True, head_dim=64, kv_rank=256, query_rank=768, rope_head_dim=32
-)
+_RANKS = {"head_dim": 64, "kv_rank": 256, "query_rank": 768, "rope_head_dim": 32}
+
+
+@variant_of(deepseek.latent, eps=1e-5, tied=True, num_kv_heads=40, **_RANKS)
 def minicpm3(
     cfg: fdl.Config[Trainer],
     *,
     hidden_dim: int,
     num_layers: int,
     embedding_scale: float = 12.0,
-    depth_scale: float = 1.4,
-    base_dim: int = 256,
+    scale_depth: float | None = 1.4,
+    dim_model_base: int | None = 256,
 ) -> None:
     """A decoder with latent attention and scaled embedding, branches and logits.
 
-    Branches are times `depth_scale / sqrt(num_layers)`, and logits `base_dim / hidden_dim` (Hu et
-    al., 2024, arXiv:2404.06395, table 1).
+    Branches are times `scale_depth / sqrt(num_layers)`, and logits `dim_model_base / hidden_dim`
+    (Hu et al., 2024, arXiv:2404.06395, table 1), unless these are None.
     """
     cfg.model.embedding.scale = embedding_scale
-    cfg.model.unembedding.scale = base_dim / hidden_dim
+    cfg.model.unembedding.scale = (dim_model_base or hidden_dim) / hidden_dim
     for block in find(cfg.model, lm.Block):
-        block.branch_scale = depth_scale / num_layers**0.5
+        block.branch_scale = 1.0 if scale_depth is None else scale_depth / num_layers**0.5
 
 
 def _scale(model: Any) -> float:
     return round(model.blocks[0].branch_scale * len(model.blocks) ** 0.5, 9)
 
 
-_ATTENTION = f"{LAYER}.self_attn"
+def _base_dim(model: Any) -> int:
+    return round(model.unembedding.scale * model.embedding.weight.shape[1])
+
+
+# Halves of rotary rows are in files as fidgpt has them.
+_HALVES = {"attention.query": "q_b_proj", "attention.kv_down": "kv_a_proj_with_mqa"}
 MINICPM3 = deepseek.near_latent(
     "minicpm3",
     minicpm3,
+    "scale_depth dim_model_base",
     architecture="MiniCPM3ForCausalLM",
-    settings={"embedding_scale": "scale_emb", "depth_scale": "scale_depth"}
-    | {"base_dim": "dim_model_base"},
-    tensors={  # with halves of rotary rows, as fidgpt has them
-        "blocks.*.attention.query": f"{_ATTENTION}.q_b_proj",
-        "blocks.*.attention.kv_down": f"{_ATTENTION}.kv_a_proj_with_mqa",
-    },
+    settings={"embedding_scale": "scale_emb"},
+    tensors=in_layers(f"{LAYER}.self_attn", _HALVES),
     fixed={"mlp_bias": (False,)},
-    defaults={
-        "num_key_value_heads": 40,
-        "v_head_dim": lambda hub: hub["hidden_size"] // hub["num_attention_heads"],
-        "scale_depth": lambda hub: hub["num_hidden_layers"] ** 0.5 if "scale_depth" in hub else 1.4,
-        "dim_model_base": lambda hub: hub["hidden_size"] if "dim_model_base" in hub else 256,
-    },
-    readings={
-        "depth_scale": _scale,
-        "base_dim": lambda model: round(model.unembedding.scale * model.embedding.weight.shape[1]),
-    },
+    defaults={"v_head_dim": lambda hub: hub["hidden_size"] // hub["num_attention_heads"]},
+    readings={"scale_depth": _scale, "dim_model_base": _base_dim},
     whole_heads=True,
 )
 
@@ -217,8 +203,7 @@ QWEN3_5 = qwen3_next.HUB.near(
     architecture="Qwen3_5ForCausalLM",
     settings=dict.fromkeys((*qwen3_moe.MIXTURE, "shared_ffn_dim"), ...),
     tensors=_separate,
-    defaults={"num_key_value_heads": 4, "head_dim": 256},
-    known=("attn_output_gate", "mamba_ssm_dtype", "mlp_only_layers"),
+    known="attn_output_gate mamba_ssm_dtype mlp_only_layers",
 )
 QWEN3_5_MOE = QWEN3_5.near(
     "qwen3_5_moe_text",
@@ -226,10 +211,7 @@ QWEN3_5_MOE = QWEN3_5.near(
     "expert_ffn_dim num_experts top_k shared_ffn_dim",
     architecture="Qwen3_5MoeForCausalLM",
     fixed={"norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
-    defaults={
-        "num_key_value_heads": 2,
-        "intermediate_size": lambda hub: hub["moe_intermediate_size"],
-    },
+    defaults=AS_EXPERTS,
 )
 
 
@@ -257,44 +239,45 @@ def modernbert_decoder(
     cfg.model.first_blocks = [first]
 
 
-_MODERNBERT = {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
-_MODERNBERT |= {"attention.out": "attn.Wo", "attention_norm": "attn_norm"}
-_MODERNBERT |= {"mlp_norm": "mlp_norm", "mlp.down": "mlp.Wo"}
+def _modernbert_kinds(hub: Mapping[str, Any]) -> list[str]:
+    every = hub.get("global_attn_every_n_layers", 3)
+    return [SLIDING if i % every else FULL for i in range(hub["num_hidden_layers"])]
+
+
+_NAMES = {f"attention.{path}": name for path, name in linears("attn", "query key value").items()}
+_NAMES |= {"attention.out": "attn.Wo", "attention_norm": "attn_norm"}
+_NAMES |= {"mlp_norm": "mlp_norm", "mlp.down": "mlp.Wo"}
+_MODERNBERT = {
+    **in_layers(LAYER, _NAMES),
+    **joined(GATED, f"{LAYER}.mlp.Wi", of=2),
+    **{"embedding": "model.embeddings.tok_embeddings", "embedding.norm": "model.embeddings.norm"},
+    **{
+        "norm.first": "model.final_norm",
+        "norm.dense": "lm_head.dense",
+        "norm.norm": "lm_head.norm",
+    },
+    "unembedding": "decoder",
+}
+_UNBIASED = dict.fromkeys(("norm_bias", "classifier_bias"), (False,)) | {"decoder_bias": (True,)}
+_GELU = dict.fromkeys(("hidden_activation", "classifier_activation"), ("gelu",))
+# Values by the keys of the first files.
+_FORMER: Mapping[str, Any] = {
+    "rope_theta": lambda hub: hub.get("global_rope_theta", 160_000.0),
+    "rope_local_base_freq": lambda hub: hub.get("local_rope_theta", 10_000.0),
+    "sliding_window": lambda hub: (hub.get("local_attention") or 128) // 2,
+    "layer_types": _modernbert_kinds,
+}
 MODERNBERT_DECODER = family(
     "modernbert-decoder",
     modernbert_decoder,
     "attention_bias mlp_bias window layer_types local_theta",
     architecture="ModernBertDecoderForCausalLM",
     settings={"num_kv_heads": ..., "head_dim": ..., "eps": "norm_eps"},
-    tensors={
-        "embedding": "model.embeddings.tok_embeddings",
-        "embedding.norm": "model.embeddings.norm",
-        "norm.first": "model.final_norm",
-        "norm.dense": "lm_head.dense",
-        "norm.norm": "lm_head.norm",
-        "unembedding": "decoder",
-        **in_layers(LAYER, _MODERNBERT),
-        **joined(GATED, f"{LAYER}.mlp.Wi", of=2),
-    },
-    fixed={
-        **{"hidden_act": ..., "hidden_activation": ("gelu",), "classifier_activation": ("gelu",)},
-        **{"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
-    },
-    defaults={
-        "rope_theta": lambda hub: hub.get("global_rope_theta", 160_000.0),
-        "rope_local_base_freq": lambda hub: hub.get("local_rope_theta", 10_000.0),
-        "sliding_window": lambda hub: (hub.get("local_attention") or 128) // 2,
-        "layer_types": lambda hub: [
-            SLIDING if i % hub.get("global_attn_every_n_layers", 3) else FULL
-            for i in range(hub["num_hidden_layers"])
-        ],
-    },
-    readings={"eps": "norm.norm.eps"},
+    tensors=_MODERNBERT,
+    fixed={"hidden_act": ..., **_GELU, **_UNBIASED},
+    defaults=_FORMER,
     constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
-    known=(
-        *("global_attn_every_n_layers", "local_attention", "global_rope_theta"),
-        "local_rope_theta",
-    ),
+    known="global_attn_every_n_layers local_attention global_rope_theta local_rope_theta",
 )
 
 
@@ -308,12 +291,12 @@ def olmo_hybrid(
     delta_head_dim: int = 96,
     delta_value_dim: int = 192,
     filter_size: int = 4,
-    negative: bool = True,
+    linear_allow_neg_eigval: bool = True,
     base: float | None = 10_000.0,
 ) -> None:
     """OLMo 2 with three pre-norm delta nets per attention, without positions if `base` is None.
 
-    Rates of the delta nets reach 2 if `negative`.
+    Rates of the delta nets reach 2 if `linear_allow_neg_eigval`.
     """
     if base is None:
         fiddlers.use_no_positions(cfg)
@@ -328,7 +311,7 @@ def olmo_hybrid(
         head_dim=delta_head_dim,
         value_head_dim=delta_value_dim,
         filter_size=filter_size,
-        max_rate=2.0 if negative else 1.0,
+        max_rate=2.0 if linear_allow_neg_eigval else 1.0,
         norm=fdl.Partial(lm.RMSNorm, eps=1e-5),
     )
     cfg.model.blocks = [
@@ -354,6 +337,10 @@ def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
+def _heads(hub: Mapping[str, Any]) -> int:
+    return hub["num_attention_heads"]
+
+
 def _key_dim(hub: Mapping[str, Any]) -> int:
     heads = hub.get("linear_num_key_heads") or hub["num_attention_heads"]
     return hub.get("linear_key_head_dim") or int(0.75 * hub["hidden_size"] / heads)
@@ -362,21 +349,15 @@ def _key_dim(hub: Mapping[str, Any]) -> int:
 OLMO_HYBRID = olmo2.HUB.near(
     "olmo_hybrid",
     olmo_hybrid,
-    "mixers",
-    settings={"head_dim": ..., "theta": ..., **qwen3_next.DELTA, "base": "rope_theta"}
-    | {"negative": "linear_allow_neg_eigval"},
+    "mixers linear_allow_neg_eigval",
+    settings={"head_dim": ..., "theta": ..., **qwen3_next.DELTA, "base": "rope_theta"},
     tensors=_olmo_hybrid_tensors,
-    defaults={
-        "linear_num_key_heads": lambda hub: hub["num_attention_heads"],
-        "linear_num_value_heads": lambda hub: hub["num_attention_heads"],
-        "linear_key_head_dim": _key_dim,
-        "linear_value_head_dim": lambda hub: 2 * _key_dim(hub),
-        "layer_types": THREE_TO_ONE,
-    },
+    defaults=dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), _heads)
+    | {"linear_key_head_dim": _key_dim, "linear_value_head_dim": lambda hub: 2 * _key_dim(hub)},
     readings={
         "base": of_attention(lambda attention: attention.rope and attention.rope.theta),
         "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
-        "negative": of_mixer(lambda mixer: mixer.max_rate != 1.0),
+        "linear_allow_neg_eigval": of_mixer(lambda mixer: mixer.max_rate != 1.0),
     },
-    known=("head_dim", "linear_use_gate"),
+    known="head_dim linear_use_gate",
 )

@@ -1,6 +1,7 @@
 """Further families with mixtures of experts, by what their routers and attention add."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import fiddle as fdl
@@ -10,21 +11,33 @@ from fidgpt import fiddlers
 from fidgpt import model as lm
 from fidgpt.configs import deepseek3, lfm2, qwen3_moe
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.deepseek import SHARED, dense_first, mix, near_deepseek, use_sigmoids
+from fidgpt.configs.deepseek import (
+    SHARED,
+    dense_first,
+    experts,
+    listed_dense_first,
+    mix,
+    near_deepseek,
+    use_sigmoids,
+)
 from fidgpt.configs.hub import (
+    AS_EXPERTS,
+    EXPERT_ROWS,
     EXPERTS,
     LAYER,
     QK_NORMS,
     SELECTION_BIAS,
     TENSORS,
     AsRow,
-    Joined,
     Transposed,
     experts_as,
     in_layers,
+    joined,
     shared_as,
+    transposed,
     with_adjacent_pairs,
 )
+from fidgpt.configs.hybrids import periodic_kinds
 from fidgpt.configs.mixtures import sigmoid_mixture
 from fidgpt.configs.near_llama import HUNYUAN, hunyuan
 from fidgpt.configs.readings import SPARSE, layers_with, mixture_of
@@ -35,7 +48,7 @@ from fidgpt.tags import HiddenDim
 from fidgpt.train import Trainer
 
 
-@variant_of(decoder, tied=True, theta=500_000.0)
+@variant_of(decoder, tied=True, theta=500_000.0, num_kv_heads=4)
 def ernie4_5_moe(
     cfg: fdl.Config[Trainer],
     *,
@@ -44,19 +57,18 @@ def ernie4_5_moe(
     num_experts: int = 64,
     num_shared: int = 2,
     top_k: int = 6,
-    every: int = 1,
-    first: int = 1,
-    last: int = -1,
+    moe_layer_interval: int = 1,
+    first_dense: int = 1,
+    moe_layer_end_index: int = -1,
 ) -> None:
-    """A decoder with mixtures in each `every`-th layer from `first` to `last`, chosen by a bias.
+    """A decoder with mixtures in each `moe_layer_interval`-th layer behind the first and last ones.
 
-    The choice is by the scores of a softmax and a bias that balances the load.
+    The choice of experts is by the scores of a softmax and a bias that balances the load.
     """
-    layers = range(num_layers)
-    last = num_layers - 1 if last == -1 else last
-    dense = [i for i in layers if not first <= i <= last]
+    last = num_layers - 1 if moe_layer_end_index == -1 else moe_layer_end_index
+    dense = [i for i in range(num_layers) if not first_dense <= i <= last]
     sizes = (expert_ffn_dim, num_experts, top_k, True)
-    qwen3_moe.mix_layers(cfg, num_layers, every, dense, *sizes)
+    qwen3_moe.mix_layers(cfg, num_layers, moe_layer_interval, dense, *sizes)
     fiddlers.use_loss_free_balancing(cfg)
     if num_shared:
         fiddlers.use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
@@ -67,28 +79,20 @@ def _distance(model: Any) -> int:
     return layers[1] - layers[0] if len(layers) > 1 else 1
 
 
+_BIAS = AsRow(f"{LAYER}.mlp.moe_statics.e_score_correction_bias")
+_COUNTS = {"num_experts": "moe_num_experts", "num_shared": "moe_num_shared_experts"}
 ERNIE_MOE = family(
     "ernie4_5_moe",
     ernie4_5_moe,
-    "expert_ffn_dim",
+    "expert_ffn_dim moe_layer_interval moe_layer_end_index",
     architecture="Ernie4_5_MoeForCausalLM",
-    settings={"head_dim": ..., "num_experts": "moe_num_experts", "top_k": "moe_k"}
-    | {"num_shared": "moe_num_shared_experts", "every": "moe_layer_interval"}
-    | {"first": "moe_layer_start_index", "last": "moe_layer_end_index"},
-    tensors=with_adjacent_pairs(
-        {**TENSORS, **EXPERTS, **SHARED}
-        | {SELECTION_BIAS: AsRow(f"{LAYER}.mlp.moe_statics.e_score_correction_bias")}
-    ),
+    settings={"head_dim": ..., **_COUNTS, "top_k": "moe_k", "first_dense": "moe_layer_start_index"},
+    tensors=with_adjacent_pairs({**TENSORS, **EXPERTS, **SHARED, SELECTION_BIAS: _BIAS}),
     fixed={"use_bias": (False,)},
-    defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "num_key_value_heads": 4},
-    aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-    readings={
-        "every": _distance,
-        "first": lambda model: next(iter(layers_with(model, SPARSE)), 1),
-        "last": lambda model: layers_with(model, SPARSE)[-1],
-    },
-    known=("moe_norm_min", "head_dim"),
-    ignored=("model.mtp_*",),
+    aliases={"num_experts": "moe_num_experts"},
+    readings={"moe_layer_interval": _distance}
+    | {"moe_layer_end_index": lambda model: layers_with(model, SPARSE)[-1]},
+    known="moe_norm_min head_dim",
 )
 
 
@@ -117,8 +121,7 @@ HUNYUAN_MOE = HUNYUAN.near(
     tensors={**EXPERTS, **shared_as("mlp.shared_mlp")}
     | {"blocks.*.mlp.router": f"{LAYER}.mlp.gate.wg"},
     fixed={"use_mixed_mlp_moe": (True,)},
-    aliases={"num_experts_per_tok": "moe_topk"},
-    known=("moe_intermediate_size", "moe_layer_num_skipped", "num_shared_expert"),
+    known="moe_intermediate_size moe_layer_num_skipped num_shared_expert",
 )
 _ROUTER = {
     "blocks.*.mlp.router": f"{LAYER}.mlp.router.gate",
@@ -126,7 +129,11 @@ _ROUTER = {
 }
 
 
-@variant_of(sigmoid_mixture, qk_norm=True)
+_HY3 = {"num_experts": 192, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 1536}
+_HY3 |= {"route_scale": 2.826, "theta": 11_158_840.0, "num_kv_heads": 8, "head_dim": 128}
+
+
+@variant_of(sigmoid_mixture, **_HY3, qk_norm=True)
 def hy3(cfg: fdl.Config[Trainer]) -> None:
     """A decoder with QK-norm and the mixtures of DeepSeek V3."""
 
@@ -140,23 +147,16 @@ HY3 = family(
     settings={"route_scale": "router_scaling_factor"},
     tensors={**QK_NORMS, **EXPERTS, **shared_as("mlp.shared_mlp")} | _ROUTER,
     fixed={"mlp_bias": (False,), "qk_norm": (True,)},
-    defaults={
-        "rope_theta": 11_158_840.0,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "num_experts": 192,
-        "num_experts_per_tok": 8,
-        "num_shared_experts": 1,
-        "moe_intermediate_size": 1536,
-        "router_scaling_factor": 2.826,
-        "mlp_layer_types": dense_first,
-    },
+    defaults={"mlp_layer_types": dense_first},
     known=("enable_moe_fp32_combine",),  # precision alone
     ignored=("model.layers.80.*",),
 )
 
 
-@variant_of(decoder, window=513, layer_types=(*[SLIDING] * 4, FULL), eps=1e-6)
+_FOUR_TO_ONE = (*[SLIDING] * 4, FULL)
+
+
+@variant_of(decoder, window=513, layer_types=_FOUR_TO_ONE, eps=1e-6, head_dim=128, num_kv_heads=4)
 def kolibri1(
     cfg: fdl.Config[Trainer],
     *,
@@ -188,13 +188,16 @@ KOLIBRI = family(
     tensors={**QK_NORMS, **EXPERTS, **SHARED}
     | {SELECTION_BIAS: f"{LAYER}.moe.router.expert_bias"}
     | in_layers(LAYER, {"attention_out_norm": "post_attn_norm", "mlp_out_norm": "post_ffn_norm"}),
-    defaults={"head_dim": 128, "num_key_value_heads": 4}
-    | {"intermediate_size": lambda hub: hub["moe_intermediate_size"]},
+    defaults=AS_EXPERTS,
     readings={"window": window_of_rotated},
 )
 
 
-@variant_of(sigmoid_mixture, window=1024, layer_types=(*[SLIDING] * 3, FULL), qk_norm=True)
+_AFMOE = {"num_experts": 64, "num_shared": 2, "top_k": 6, "expert_ffn_dim": 1408}
+_AFMOE |= {"head_dim": 128, "window": 1024, "layer_types": (*[SLIDING] * 3, FULL)}
+
+
+@variant_of(sigmoid_mixture, **_AFMOE, qk_norm=True)
 def afmoe(cfg: fdl.Config[Trainer], *, window: int | None, scaled: bool = False) -> None:
     """A decoder with QK-norm, output gates, norms around both branches, and V3's mixtures.
 
@@ -208,57 +211,38 @@ def afmoe(cfg: fdl.Config[Trainer], *, window: int | None, scaled: bool = False)
         cfg.model.embedding.scale = fdl.Config(lm.root_of_width, hidden_dim=HiddenDim.new())
 
 
-_SANDWICH = {
-    "attention_norm": "input_layernorm",
-    "attention_out_norm": "post_attention_layernorm",
-} | {"mlp_norm": "pre_mlp_layernorm", "mlp_out_norm": "post_mlp_layernorm"}
+_NAMES = {"attention_out_norm": "post_attention_layernorm", "mlp_norm": "pre_mlp_layernorm"}
+_NAMES |= {"mlp_out_norm": "post_mlp_layernorm"}
+_NAMES |= {"attention.output_gate.project": "self_attn.gate_proj"}
+_EVERY = "global_attn_every_n_layers"
 AFMOE = family(
     "afmoe",
     afmoe,
     f"window layer_types {_SHARED_SIZES} attention_bias",
     settings={"first_dense": "num_dense_layers", "route_scale": "route_scale"}
     | {"scaled": "mup_enabled"},
-    tensors={**QK_NORMS, **EXPERTS, **SHARED, **in_layers(LAYER, _SANDWICH)}
-    | {"blocks.*.attention.output_gate.project": f"{LAYER}.self_attn.gate_proj"}
-    | _ROUTER,
+    tensors={**QK_NORMS, **EXPERTS, **SHARED, **_ROUTER, **in_layers(LAYER, _NAMES)},
     fixed={"score_func": ("sigmoid",), "route_norm": (True,), "n_group": (1, None)},
-    defaults={
-        "head_dim": 128,
-        "num_experts": 64,
-        "num_experts_per_tok": 6,
-        "num_shared_experts": 2,
-        "moe_intermediate_size": 1408,
-        "layer_types": lambda hub: [
-            SLIDING if (i + 1) % (hub.get("global_attn_every_n_layers") or 4) else FULL
-            for i in range(hub["num_hidden_layers"])
-        ],
-    },
+    defaults={"layer_types": partial(periodic_kinds, key=_EVERY, name=SLIDING)},
     readings={"window": window_of_rotated},
-    known=(
-        *("global_attn_every_n_layers", "topk_group", "num_expert_groups", "num_limited_groups"),
-    ),
+    known=f"{_EVERY} topk_group num_expert_groups num_limited_groups",
 )
 
 
-@variant_of(lfm2.lfm2, adjusts=False)
+_LFM2 = {"num_experts": 32, "num_shared": 0, "top_k": 4, "expert_ffn_dim": 1792}
+
+
+@variant_of(lfm2.lfm2, experts, **_LFM2, first_dense=2, normalize=True, adjusts=False)
 def lfm2_moe(
-    cfg: fdl.Config[Trainer],
-    *,
-    expert_ffn_dim: int = 1792,
-    num_experts: int = 32,
-    top_k: int = 4,
-    first_dense: int = 2,
-    normalize: bool = True,
-    route_scale: float = 1.0,
-    biased: bool = True,
+    cfg: fdl.Config[Trainer], *, experts: Sequence[Any], use_expert_bias: bool = True
 ) -> None:
     """LFM2 with mixtures of experts in all layers but the first ones.
 
-    Sigmoids score experts; if `biased`, with a bias in the choice that balances their load.
+    Sigmoids score experts; if `use_expert_bias`, a bias of the choice balances their load.
     """
-    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, 0, normalize, route_scale)
+    mix(cfg, *experts)
     fiddlers.use_sigmoid_router(cfg)
-    if biased:
+    if use_expert_bias:
         fiddlers.use_loss_free_balancing(cfg)
 
 
@@ -266,15 +250,15 @@ _FEED_FORWARD = f"{LAYER}.feed_forward"
 LFM2_MOE = lfm2.near_lfm2(
     "lfm2_moe",
     lfm2_moe,
-    "expert_ffn_dim num_experts top_k normalize route_scale",
-    settings={"first_dense": "num_dense_layers", "biased": "use_expert_bias"},
+    "expert_ffn_dim num_experts top_k normalize route_scale use_expert_bias",
+    settings={"first_dense": "num_dense_layers"},
     tensors=lambda settings: {
         **lfm2.mixer_tensors(settings),
         **experts_as(_FEED_FORWARD, "w1", "w3", "w2"),
         "blocks.*.mlp.router": f"{_FEED_FORWARD}.gate",
         SELECTION_BIAS: f"{_FEED_FORWARD}.expert_bias",
     },
-    readings={"biased": lambda model: mixture_of(model).router.selection_bias is not None},
+    readings={"use_expert_bias": lambda model: mixture_of(model).router.selection_bias is not None},
     known=lfm2.HUB.known,
 )
 
@@ -293,24 +277,21 @@ def aria(
     fiddlers.use_shared_expert(cfg, ffn_dim=num_shared * ffn_dim)
 
 
-_FIRST = f"{LAYER}.mlp.experts.fc1.weight"
+_MLP = f"{LAYER}.mlp"
 ARIA = family(
     "aria_text",
     aria,
     "attention_bias",
-    settings={"num_experts": "moe_num_experts", "top_k": "moe_topk"}
-    | {"num_shared": "moe_num_shared_experts"},
-    tensors={**SHARED, "blocks.*.mlp.router": f"{LAYER}.mlp.router"}
-    | {"blocks.*.mlp.experts.gate": Transposed(Joined(_FIRST, 0, 2))}
-    | {"blocks.*.mlp.experts.up": Transposed(Joined(_FIRST, 1, 2))}
-    | {"blocks.*.mlp.experts.down": Transposed(f"{LAYER}.mlp.experts.fc2.weight")},
+    settings={**_COUNTS, "top_k": "moe_topk"},
+    tensors={**SHARED, "blocks.*.mlp.router": f"{_MLP}.router"}
+    | transposed(joined(EXPERT_ROWS, f"{_MLP}.experts.fc1.weight", of=2, dim=-1))
+    | {"blocks.*.mlp.experts.down": Transposed(f"{_MLP}.experts.fc2.weight")},
     fixed={"mlp_bias": (False,)},
-    aliases={"num_experts_per_tok": "moe_topk"},
     whole_heads=True,
 )
 
 
-@variant_of(decoder, eps=1e-6)
+@variant_of(decoder, eps=1e-6, head_dim=128, num_kv_heads=4, window=513)
 def flint(
     cfg: fdl.Config[Trainer],
     *,
@@ -347,13 +328,12 @@ FLINT = family(
     settings=qwen3_moe.MIXTURE,
     tensors={**QK_NORMS, **EXPERTS, **shared_as("mlp.shared_expert")}
     | {"blocks.*.attention.sinks": f"{LAYER}.self_attn.softmax_offset"},
-    defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
-    | {"sliding_window": 513, "layer_types": _flint_layers},
+    defaults={"layer_types": _flint_layers},
     readings={"window": window_of_rotated},
 )
 
 
-@variant_of(deepseek3.v3, first_dense=1)
+@variant_of(deepseek3.v3, first_dense=1, num_experts=192)
 def axk1(cfg: fdl.Config[Trainer]) -> None:
     """DeepSeek V3 with a norm after each mixture."""
     fiddlers.use_sandwich_norm(cfg)
@@ -371,9 +351,6 @@ AXK1 = near_deepseek(
     settings={"first_dense": ...},
     tensors={"blocks.*.mlp_out_norm": f"{LAYER}.post_mlp_layernorm"},
     fixed={"rope_interleave": (True,)},
-    defaults={
-        "n_routed_experts": 192,
-        "mlp_layer_types": lambda hub: dense_first(hub, hub.get("first_k_dense_replace", 1)),
-    },
-    known=("first_k_dense_replace", "topk_method", "scoring_func"),
+    defaults={"mlp_layer_types": listed_dense_first},
+    known="first_k_dense_replace topk_method scoring_func",
 )

@@ -7,9 +7,9 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder, family
-from fidgpt.configs.deepseek import MIXTURE, mix, use_sigmoids
+from fidgpt.configs.deepseek import MIXTURE, experts, mix, use_sigmoids
 from fidgpt.configs.hub import Tensors, experts_as, in_layers, linears
-from fidgpt.configs.mamba import NO_LIMIT, mamba_tensors
+from fidgpt.configs.mamba import NO_LIMIT, mamba, mamba_tensors
 from fidgpt.configs.readings import of_mixer
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, LINEAR, OLD_KINDS, shortest_period
@@ -35,24 +35,13 @@ def _mix_alone(block: Any) -> None:
     block.mlp_norm, block.mlp = fdl.ArgFactory(nn.Identity), fdl.ArgFactory(NoMLP)
 
 
-@variant_of(decoder, ffn_dim=1)
+@variant_of(decoder, mamba, ffn_dim=1, num_heads=128, head_dim=64, mamba_groups=8, state_dim=128)
 def mamba2(
-    cfg: fdl.Config[Trainer],
-    *,
-    eps: float,
-    num_heads: int,
-    head_dim: int | None = 64,
-    mamba_groups: int = 8,
-    state_dim: int = 128,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
+    cfg: fdl.Config[Trainer], *, num_heads: int, head_dim: int | None, mamba: Mapping[str, Any]
 ) -> None:
     """A decoder of Mamba 2, without MLPs."""
     (block,) = cfg.model.blocks
-    sizes = {"num_groups": mamba_groups, "state_dim": state_dim, "filter_size": filter_size}
-    sizes |= {"num_heads": num_heads, "head_dim": head_dim, "filter_bias": filter_bias}
-    put_mixer(block, Mamba2, **sizes, bias=mamba_bias or None, eps=eps)
+    put_mixer(block, Mamba2, **{**mamba, "num_heads": num_heads, "head_dim": head_dim})
     _mix_alone(block)
 
 
@@ -70,8 +59,8 @@ _STATES: Mapping[str, str] = {
     "filter_bias": "use_conv_bias",
     "eps": "layer_norm_epsilon",
 }
-_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
-_KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
+_KNOWN = "chunk_size expand time_step_floor time_step_max rescale_prenorm_residual "
+_KNOWN += "residual_in_fp32 rms_norm norm_before_gate"
 _ROPE = dict.fromkeys(("theta", "scaling"), ...)
 MAMBA2 = family(
     "mamba2",
@@ -81,33 +70,26 @@ MAMBA2 = family(
     tensors=_mamba2_tensors,
     # If it is true, transformers 5 divides output projections that it has loaded.
     fixed={**NO_LIMIT, "rescale_prenorm_residual": (False, None)},
-    defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
-    known=(*_KNOWN, "time_step_min", "time_step_rank"),
+    known=f"{_KNOWN} time_step_min time_step_rank",
     whole_heads=True,
 )
 
 
-@variant_of(decoder, num_kv_heads=8, head_dim=128, num_heads=32, ffn_dim=21_504)
+_HEADS = {"num_kv_heads": 8, "head_dim": 128, "num_heads": 32, "ffn_dim": 21_504}
+_EXPERTS = {"expert_ffn_dim": 7688, "num_experts": 8, "num_shared": 1, "top_k": 2}
+_EXPERTS |= {"normalize": True, "first_dense": 0}
+
+
+@variant_of(decoder, mamba, experts, **_HEADS, **_EXPERTS, mamba_groups=8, state_dim=128)
 def nemotron_h(
     cfg: fdl.Config[Trainer],
     *,
-    eps: float,
     kinds: Sequence[str],
-    mamba_heads: int = 128,
-    mamba_head_dim: int = 64,
-    mamba_groups: int = 8,
-    state_dim: int = 128,
-    filter_size: int = 4,
-    mamba_bias: bool = False,
-    filter_bias: bool = True,
-    min_timestep: float = 0.001,
-    expert_ffn_dim: int = 7688,
+    mamba: Mapping[str, Any],
+    experts: Sequence[Any],
+    time_step_min: float = 0.001,
     shared_ffn_dim: int = 7688,
-    num_experts: int = 8,
-    top_k: int = 2,
-    normalize: bool = True,
-    route_scale: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
 ) -> None:
@@ -123,19 +105,16 @@ def nemotron_h(
     use_squared_relu(cfg)
     blocks = [clone_part(cfg.model.blocks[0]) for _ in kinds]
     if _MIXTURE in kinds:
-        mix(cfg, num_experts, top_k, 0, expert_ffn_dim, 1, normalize, route_scale)
+        mix(cfg, *experts)
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
         use_sigmoids(cfg, num_groups, top_groups)
-        for experts in find(cfg.model, PlainExperts):
-            experts.bias = False
-    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
-    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
+        for plain in find(cfg.model, PlainExperts):
+            plain.bias = False
     for block, kind in zip(blocks, kinds, strict=True):
         if kind == _MIXTURE:
             block.mlp = clone_part(cfg.model.blocks[0].mlp)
         if kind == LINEAR:
-            bias = mamba_bias or None
-            put_mixer(block, Mamba2, **sizes, bias=bias, min_timestep=min_timestep, eps=eps)
+            put_mixer(block, Mamba2, **mamba, min_timestep=time_step_min)
         if kind in (LINEAR, FULL):
             _mix_alone(block)
         else:
@@ -174,40 +153,27 @@ def _kinds_of(model: Any) -> list[str]:
     ]
 
 
-def _width(model: Any) -> int:
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up")).up.out_features
+def _num_layers(hub: Mapping[str, Any]) -> int:
+    return len(hub.get("layers_block_type") or _kinds(hub))
 
 
+_SIZES = {"num_shared": ..., "kinds": "layers_block_type", "mamba_heads": "mamba_num_heads"}
+_SIZES |= {"state_dim": "ssm_state_size", "shared_ffn_dim": "moe_shared_expert_intermediate_size"}
+_ALIASES = {"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
+_ALIASES |= {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
+_ALIASES |= {"num_local_experts": "n_routed_experts"}
 NEMOTRON_H = family(
     "nemotron_h",
     nemotron_h,
-    "mlp_bias",
-    settings={**MIXTURE, **_STATES, **_ROPE, "num_shared": ..., "kinds": "layers_block_type"}
-    | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
-    | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
-    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "normalize": "norm_topk_prob"},
+    "mlp_bias mamba_head_dim normalize time_step_min",
+    settings={**MIXTURE, **_STATES, **_ROPE, **_SIZES},
     tensors=_nemotron_tensors,
     fixed={"hidden_act": ..., "mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",)}
-    | {"moe_latent_size": (None,), "sliding_window": (None,)}
-    | {"partial_rotary_factor": (None, 1.0)},
-    defaults={
-        "num_hidden_layers": lambda hub: len(hub.get("layers_block_type") or _kinds(hub)),
-        "layers_block_type": _kinds,
-        "head_dim": 128,
-    },
-    readings={
-        "kinds": _kinds_of,
-        "ffn_dim": _width,
-        "mlp_bias": lambda model: any("down.bias" in path for path, _ in model.named_parameters()),
-        "min_timestep": of_mixer(lambda mixer: mixer.min_timestep),
-    },
-    aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
-    | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
-    | {"num_local_experts": "n_routed_experts"},
-    known=(
-        *(*_KNOWN, "time_step_limit", "hybrid_override_pattern", "mamba_proj_bias"),
-        *("n_shared_experts", "attention_head_dim"),
-        "attention_bias",  # which its class does not read
-    ),
-    ignored=("mtp.*",),
+    | dict.fromkeys(("moe_latent_size", "sliding_window"), (None,)),
+    defaults={"num_hidden_layers": _num_layers, "layers_block_type": _kinds},
+    readings={"kinds": _kinds_of, "time_step_min": of_mixer(lambda mixer: mixer.min_timestep)},
+    aliases=_ALIASES,
+    # Its class does not read attention_bias.
+    known=f"{_KNOWN} time_step_limit hybrid_override_pattern mamba_proj_bias n_shared_experts "
+    "attention_head_dim attention_bias",
 )

@@ -5,7 +5,6 @@ On the hub the first two are Llama models; the third has no RoPE in every fourth
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import fiddle as fdl
 
@@ -41,19 +40,13 @@ def smollm3(
             block.attention.rope = None
 
 
-def _roped(model: Any) -> list[int]:
-    return [int(getattr(block.attention, "rope", None) is not None) for block in model.blocks]
-
-
 HUB = family(
     "smollm3",
     smollm3,
-    "window layer_types attention_bias mlp_bias",
+    "window layer_types attention_bias mlp_bias roped nope_every",
     architecture="SmolLM3ForCausalLM",
-    settings={"roped": "no_rope_layers", "nope_every": "no_rope_layer_interval"},
     switches={"sliding_window": "use_sliding_window"},
     fixed={"use_sliding_window": (False, True)},
-    readings={"roped": _roped},
 )
 
 

@@ -1,7 +1,7 @@
 """Configs derived from the configs of other model families."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
@@ -12,7 +12,9 @@ from fidgpt.train import Trainer
 Make = Callable[..., fdl.Config[Trainer]]
 
 
-def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]], Make]:
+def variant_of(
+    parent: Make, *groups: Callable[..., Any], **defaults: Any
+) -> Callable[[Callable[..., None]], Make]:
     """Turn a function that changes a graph into a config derived from `parent`.
 
     The config takes the arguments of the parent and of the function as keywords:
@@ -27,17 +29,23 @@ def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]],
 
     Args:
       parent: returns the graph to change.
-      defaults: new defaults of the parent's arguments.
+      groups: functions of arguments that several configs share. The function that changes the graph
+        takes what each of them returns, by its name.
+      defaults: new defaults of the arguments of the parent and of the groups.
 
     Raises:
-      TypeError: the parent has no such argument.
+      TypeError: neither the parent nor a group has such an argument.
     """
-    inherited = inspect.signature(parent).parameters
+    inherited: dict[str, inspect.Parameter] = {}
+    for function in (*groups, parent):
+        inherited |= inspect.signature(function).parameters
     if unknown := defaults.keys() - inherited:
         raise TypeError(f"{parent.__name__} has no argument {', '.join(sorted(unknown))}")
+    names = {group.__name__ for group in groups}
 
     def wrap(change: Callable[..., None]) -> Make:
         own = list(inspect.signature(change).parameters.values())[1:]
+        own = [parameter for parameter in own if parameter.name not in names]
         parameters = {name: _with_default(p, defaults) for name, p in inherited.items()}
         parameters |= {p.name: p for p in own if p.name not in parameters}
         signature = inspect.Signature(
@@ -51,8 +59,9 @@ def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]],
             except TypeError as error:
                 raise TypeError(f"{change.__name__}: {error}") from None
             bound.apply_defaults()
-            cfg = parent(**{name: bound.arguments[name] for name in inherited})
-            change(cfg, **{p.name: bound.arguments[p.name] for p in own})
+            cfg = _called(parent, bound.arguments)
+            grouped = {group.__name__: _called(group, bound.arguments) for group in groups}
+            change(cfg, **{p.name: bound.arguments[p.name] for p in own}, **grouped)
             return cfg
 
         vars(make)["__signature__"] = signature
@@ -61,6 +70,11 @@ def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]],
         return make
 
     return wrap
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a function for those of the arguments that it takes."""
+    return function(**{name: arguments[name] for name in inspect.signature(function).parameters})
 
 
 def _with_default(parameter: inspect.Parameter, defaults: dict[str, Any]) -> inspect.Parameter:

@@ -206,7 +206,7 @@ def tensors_in(directory: Path) -> dict[str, Tensor]:
 
 def test_every_family_has_a_recipe():
     recipes = [*RECIPES.values(), *MORE_RECIPES.values()]
-    # AutoModelForCausalLM does not know the text of Emu3: see the models of images.
+    # AutoModelForCausalLM knows the text of Emu3 inside of `emu3` alone: see the models of images.
     known = {recipe.family for recipe in recipes} | {"emu3_text_model"}
     assert known == {one.model_type for one in FAMILIES}
 

@@ -11,6 +11,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf
 from fidgpt.interop.hugging_face.keys import UNKNOWN, other_values, reason_of, unknown_keys
 from fidgpt.interop.hugging_face.settings import FAMILIES, families, family_of, read_config
+from fidgpt.interop.hugging_face.trial import describe_hf
 
 Hub = Callable[..., Path]
 LLAMA = {
@@ -88,3 +89,19 @@ def test_a_missing_component_is_named(model_type: str, expected: str):
         family_of(model_type)
     assert "docs/components.md" in str(error.value)
     assert "Did you mean" not in str(error.value)
+
+
+def test_a_checkpoint_is_described_and_tried(hub: Hub):
+    keys = LLAMA | {"model_type": "mistral", "num_key_value_heads": 2}
+    first, *_, last = describe_hf(str(hub(**keys)))
+    assert first == "mistral: MistralForCausalLM, fidgpt.configs decoder"
+    assert last == "logits of 16 tokens: finite"
+
+
+@pytest.mark.slow
+def test_the_nearest_family_is_that_whose_keys_are_known(hub: Hub):
+    sizes = {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "vocab_size": 97}
+    keys = {"model_type": "dbrx", **sizes, "attn_config": {"clip_qkv": 8.0}, "ffn_config": {}}
+    lines = [*describe_hf(str(hub(**keys)))]
+    assert lines[1].endswith("older import MPT")
+    assert "# fidgpt has no clipping of queries, keys and values (DBRX)" in lines

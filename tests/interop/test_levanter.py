@@ -122,7 +122,7 @@ rope: {type: llama3, factor: 32} -> attention.rope.theta = 5e5; attention.rope.s
     Llama3Scaling; attention.rope.scaling.factor = 32.0; attention.rope.scaling.original_seq_len
     = 8192; attention.rope.scaling.low_freq_factor = 1.0;
     attention.rope.scaling.high_freq_factor = 4.0
-rope: {type: yarn, original_max_position_embeddings: 256} -> attention.rope.scaling = None
+rope: {type: yarn, factor: 4} -> attention.rope.scaling = None ! model.rope
 type: mistral -> attention.window = 4096
 type: mistral, seq_len: 1024 -> attention.window = None
 type: mistral, sliding_window: 512 -> attention.window = 512
@@ -154,22 +154,14 @@ def test_recomputation_is_mapped(value: str) -> None:
     assert_mapped(text, "recompute() = Recompute; blocks[0].mlp.ffn_dim = 96", "", inside="model")
 
 
-def test_yarn_is_that_of_its_paper_and_the_difference_is_listed() -> None:
-    assert_mapped(
-        "model: {rope: {type: yarn, factor: 4, mscale: 2}}",
-        "() = YaRN; original_seq_len = 2048; amplitude = approx((1 + 0.2 * 1.3862944) ** 0.5)",
-        "model.rope.type",
-        inside=f"{BLOCK}.attention.rope.scaling",
-    )
-
-
 @pytest.mark.slow
 def test_gpt2_starts_from_gpt2() -> None:
     assert_mapped(
         """
         model: {type: gpt2, hidden_dim: 64, num_heads: 4, num_layers: 2, mlp_scale: 3,
                 embed_pdrop: 0.1, attn_pdrop: 0.2, layer_norm_epsilon: 1e-6, use_bias: false,
-                gradient_checkpointing: nested, upcast_attn: true}
+                gradient_checkpointing: nested, upcast_attn: true,
+                scale_attn_by_inverse_layer_idx: true}
         train_seq_len: 128
         """,
         """seq_len = 128; model.dropout = 0.1; model.norm.bias = False; model.norm.eps = 1e-6
@@ -177,12 +169,8 @@ def test_gpt2_starts_from_gpt2() -> None:
         model.blocks[0].dropout = 0.0; model.blocks[0].attention.dropout = 0.2
         model.blocks[0].attention_norm.bias = False; model.blocks[0].attention.bias = False
         model.blocks[0].mlp.bias = False""",
-        "model.gradient_checkpointing model.upcast_attn",
+        "model.gradient_checkpointing model.scale_attn_by_inverse_layer_idx model.upcast_attn",
     )
-    scaled = "scale_attn_by_inverse_layer_idx: true, gradient_checkpointing: true"
-    cfg = graph_of(read(f"model: {{type: gpt2, num_layers: 3, {scaled}}}"))
-    scales = [block.attention.scale for block in cfg.model.blocks]
-    assert scales == pytest.approx([1 / 8, 1 / 16, 1 / 24])
 
 
 TRAINERS = """
@@ -195,13 +183,9 @@ fsdp_axis: embed, batch_axis: batch -> parallel.mesh.shard = -1
 fsdp_axis: null, tensor_parallel_axes: [mlp, heads] -> parallel() = DataParallel
 replica_dcn_axis_size: 2 -> parallel() = DataParallel ! replica_dcn_axis_size
 train_batch_size: -1, per_device_parallelism: 4 -> micro_batch_size = 4 ! train_batch_size
-profiler: true, profiler_start_step: 3, profiler_num_steps: 4 -> observers[0]() = Profiler;
-    observers[0].begin = 3; observers[0].num_steps = 4
+profiler: true, profiler_start_step: 3 -> observers = () ! profiler
 profiler: false, profiler_start_step: 3 -> observers = ()
-model_averaging: {type: ema, beta: 0.9} -> average() = Ema; average.beta = 0.9
-model_averaging: {type: ema_decay_sqrt} -> average() = EmaDecaySqrt; average.beta = 0.999;
-    average.decay_steps = 100_000
-model_averaging: {type: swa} -> average = None ! model_averaging.type
+model_averaging: {type: ema, beta: 0.9} -> average = None ! model_averaging
 checkpointer: {save_interval: 1h 30m} -> checkpoints.temporary.minutes = 90.0
 checkpointer: {save_interval: null} -> checkpoints.temporary = None
 checkpointer: {save_interval: soon} -> ! checkpointer.save_interval
@@ -236,10 +220,7 @@ type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false, 
     optimizer.ns_steps = 6; optimizer.betas = (0.8, 0.95); optimizer.weight_decay = 0.01;
     optimizer.adjust_lr_fn = 'original' ! lr_schedule
 type: muon, use_kimi_scaling: true -> optimizer.adjust_lr_fn = 'match_rms_adamw'
-skip_bad_steps: true -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
-skip_bad_steps: 64 -> guard() = SkipOutliers; guard.window = 64
-skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4} -> guard() = SkipOutliers;
-    guard.window = 32; guard.num_deviations = 4.0
+skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4} -> guard = None ! skip_bad_steps
 skip_bad_steps: false -> guard = None; average = None
 lr_schedule: {type: constant}, warmup: 0.5 -> schedule.shape() = NoDecay; schedule.warmup = 0.5
 lr_schedule: linear, decay: 0.2, min_lr_ratio: 0 -> schedule.shape() = LinearDecay;
@@ -395,8 +376,8 @@ def test_entries_without_an_equivalent_are_listed() -> None:
         eval_harness_steps: 5
     """)
     graph_of(mapped)
-    wanted = """data model.activation_function model.rope.type model.input_embedding_norm
-        model.rope.beta_fast model.brand_new optimizer.type optimizer.lr_schedule optimizer.beta1
+    wanted = """data model.activation_function model.rope model.input_embedding_norm
+        model.brand_new optimizer.type optimizer.lr_schedule optimizer.beta1
         optimizer.cooldown optimizer.nesterov trainer.mp trainer.train_batch_size
         trainer.tracker[0].tags trainer.tracker[1].type trainer.checkpointer.base_path
         trainer.model_axis_size trainer.tensor_parallel_axes eval_harness_steps"""

@@ -171,7 +171,11 @@ def test_the_text_of_a_model_of_images_is_that_of_transformers(
     theirs.save_pretrained(tmp_path)
     tokens = random_tokens()
     expected = theirs(input_ids=tokens, use_cache=False).logits
-    assert (load(tmp_path)(tokens) - expected).abs().max() < 5e-5
+    ours = load(tmp_path)
+    assert (ours(tokens) - expected).abs().max() < 5e-5
+    save_hf(ours, tmp_path / "text", seq_len=64, source=tmp_path)
+    text = AutoModelForCausalLM.from_pretrained(tmp_path / "text").eval()
+    assert (text(tokens, use_cache=False).logits - expected).abs().max() < 5e-5
 
 
 _SIZES = {"hidden_size": 64, "vocab_size": 97, "num_attention_heads": 4, "num_key_value_heads": 2}

@@ -24,9 +24,16 @@ _NEUTRAL: dict[str, Any] = {
     **{"stop_strategy": "restart", "resume": "allow", "exponent": 1.0},
     "activation_function": "gelu_new",
 }
+# Rare entries, and the fiddlers by which a config does the same.
+_BY_HAND = {
+    "trainer.profiler": "use_profiler",
+    "trainer.model_averaging": "use_ema or use_ema_decay_sqrt",
+    "optimizer.skip_bad_steps": "use_skip_step",
+    "model.scale_attn_by_inverse_layer_idx": "unroll, then set attention.scale of each layer",
+}
 # Kernels, and how devices share a batch.
 _ELSEWHERE = re.compile(
-    r"trainer\.batch_axis|model\.(use_flash_attention|attn_backend|flash_attention_block_size)"
+    r"trainer\.(batch_axis|profiler_.*)|model\.(use_flash_attention|attn_backend|flash_attention_block_size)"
 )
 
 
@@ -56,6 +63,9 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
         recipe.drop(["initialize_from_hf"], _FROM_HUB)
         for convert in (_map_trainer, _map_optimizer, map_model, _map_data):
             convert(recipe)
+        for path, fiddler in _BY_HAND.items():
+            if value := recipe.take(path):
+                recipe.note(path, value, f"is not mapped: apply {fiddler}")
         if weight := recipe.take("z_loss_weight", 0.0):
             recipe.change("fiddler:use_z_loss", weight=weight)
         return recipe.mapped()
@@ -79,13 +89,8 @@ def _map_trainer(recipe: Recipe) -> None:
         recipe.drop(["trainer.tensor_parallel_axes"])  # there is no device to shard them over
     if recipe.take("trainer.fsdp_axis") is not None:
         recipe.change("fiddler:use_fsdp")
-    begin = recipe.take("trainer.profiler_start_step", 5)
-    profiled = recipe.take("trainer.profiler_num_steps", 100)
-    if recipe.take("trainer.profiler", False):
-        recipe.change("fiddler:use_profiler", begin=begin, num_steps=profiled)
     _map_trackers(recipe, trainer)
     _map_checkpoints(recipe)
-    _map_average(recipe)
 
 
 _FULL = ("f32", "float32", "full")
@@ -162,18 +167,6 @@ def _map_checkpoints(recipe: Recipe) -> None:
             recipe.change("fiddler:keep_checkpoints", every=rule["every"], until=rule.get("until"))
 
 
-def _map_average(recipe: Recipe) -> None:
-    kind = recipe.take("trainer.model_averaging.type", "")
-    beta = recipe.take("trainer.model_averaging.beta", 0.999)
-    if kind in ("ema", "ema_decay_sqrt"):
-        recipe.change(f"fiddler:use_{kind}", beta=beta)
-    elif kind:
-        recipe.note("trainer.model_averaging.type", kind, "weights are not averaged")
-    if kind == "ema_decay_sqrt":
-        names = ("switch_step", "decay_steps")
-        recipe.want({f"trainer.model_averaging.{n}": (f"average.{n}", 100_000) for n in names})
-
-
 def _map_optimizer(recipe: Recipe) -> None:
     """Map AdamW, Muon or Lion, and the learning rate.
 
@@ -200,7 +193,6 @@ def _map_optimizer(recipe: Recipe) -> None:
     if kind in ("adam", "muon"):
         recipe.want({"optimizer.epsilon": ("optimizer.eps", 1e-8)})
     _map_schedule(recipe, section)
-    _map_skipped_steps(recipe)
     mask = recipe.take("optimizer.default_weight_decay_mask")
     why = "every matrix decays, the embedding too"
     recipe.note("optimizer.default_weight_decay_mask", mask, why)
@@ -221,19 +213,6 @@ def _map_muon(recipe: Recipe, rate: float) -> float:
     rule = "match_rms_adamw" if is_rescaled else "original"
     recipe.wanted["optimizer.adjust_lr_fn"] = rule
     return others
-
-
-def _map_skipped_steps(recipe: Recipe) -> None:
-    """Map `skip_bad_steps`: true, a window, or a mapping with both settings."""
-    path, window, deviations = "optimizer.skip_bad_steps", 128, 6.0
-    if recipe.section(path):
-        window = recipe.take(f"{path}.rolling_interval_length", window)
-        deviations = recipe.take(f"{path}.sigma_factor", deviations)
-    else:
-        written = recipe.take(path, 0, bool | int)
-        window = window if written is True else written
-    if window:
-        recipe.change("fiddler:use_skip_step", window=window, num_deviations=deviations)
 
 
 # The fiddler for each shape of decay.

@@ -1,6 +1,5 @@
 """The model of a Levanter file as directives."""
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,7 +8,6 @@ from fidgpt.interop.recipes import Recipe, refuse
 
 BLOCK = "model.blocks[0]"  # the entry for all layers
 _SCALING = f"{BLOCK}.attention.rope.scaling"
-_LENGTH = "model.rope.original_max_position_embeddings"
 
 
 def _map_experts(recipe: Recipe, ffn_dim: int) -> None:
@@ -166,29 +164,14 @@ def _map_rope(recipe: Recipe) -> None:
         recipe.change(
             f"use:{_SCALING}=Llama3Scaling",
             factor=recipe.take("model.rope.factor", 8.0),
-            original_seq_len=recipe.take(_LENGTH, 8192, int),
+            original_seq_len=recipe.take("model.rope.original_max_position_embeddings", 8192, int),
             low_freq_factor=recipe.take("model.rope.low_freq_factor", 1.0),
             high_freq_factor=recipe.take("model.rope.high_freq_factor", 4.0),
         )
-    elif kind == "yarn":
-        _map_yarn(recipe)
     else:
-        recipe.note("model.rope.type", kind, "RoPE is not scaled")
-
-
-def _map_yarn(recipe: Recipe) -> None:
-    """Map YaRN as in its paper, from which Levanter's differs unless the factor is 1."""
-    factor, over = recipe.take("model.rope.factor", 1.0), recipe.take("model.rope.mscale", 1.0)
-    arguments = {
-        "original_seq_len": recipe.take(_LENGTH, 2048, int),
-        "beta_fast": recipe.take("model.rope.beta_fast", 32.0),
-        "beta_slow": recipe.take("model.rope.beta_slow", 1.0),
-    }
-    if factor != 1.0:
-        amplitude = 1.0 if factor < 1 else math.sqrt(0.1 * over * math.log(factor) + 1)
-        recipe.change(f"use:{_SCALING}=YaRN", factor=factor, **arguments, amplitude=amplitude)
-        why = "wavelengths are scaled as in the paper, in Levanter by more"
-        recipe.note("model.rope.type", "yarn", why)
+        recipe.drop(
+            ["model.rope"], f"{kind} is not mapped: set {_SCALING}, if it has an equivalent"
+        )
 
 
 def _map_gpt2(recipe: Recipe) -> None:
@@ -209,10 +192,3 @@ def _map_gpt2(recipe: Recipe) -> None:
             "model.attn_pdrop": (f"{BLOCK}.attention.dropout", 0.0),
         }
     )
-    if recipe.take("model.scale_attn_by_inverse_layer_idx", False):
-        scale = recipe.wanted.get(f"{BLOCK}.attention.head_dim", 1) ** -0.5
-        layers = range(recipe.wanted.get("model.num_layers", 0))
-        recipe.last.append("fiddler:unroll")
-        recipe.last += [
-            f"set:model.blocks[{i}].attention.scale={scale / (i + 1)!r}" for i in layers
-        ]

@@ -1,7 +1,6 @@
 """Hugging Face directories: config.json and safetensors files."""
 
 import fnmatch
-import inspect
 import itertools
 import json
 import math
@@ -224,6 +223,7 @@ def _unreadable(path: Path, error: Exception) -> ConfigError:
 
 # Buffers in old files that config.json determines.
 _IGNORED = ("*.rotary_emb.inv_freq",)
+_IGNORED += ("mtp.*", "model.mtp_*")  # of the prediction of further tokens
 # Of models that read images and sounds too.
 _IGNORED += ("*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "model.visual.*")
 _IGNORED += ("vision_embed_tokens.*", "model.embed_tokens_extend.*")
@@ -286,8 +286,7 @@ def layout_of(
     """
     tensors = family.tensors
     if callable(tensors):
-        parameters = inspect.signature(family.config).parameters
-        tensors = tensors({name: p.default for name, p in parameters.items()} | dict(settings))
+        tensors = tensors(family.complete(settings))
     layout = Layout(ignored=(*_IGNORED, *family.ignored))
     nameless: list[str] = []
     first: dict[int, str] = {}

@@ -355,7 +355,11 @@ def save_hf(
     named = {key: token for key, token in tokens.items() if token is not None}
     kept = None if source is None else _kept_keys(source, member)
     content = about | published_keys(family, keys) if kept is None else kept | about
-    files.write_json(directory / CONFIG, content | named)
+    content |= named
+    if family.holder:
+        kinds = {"architectures": [family.architecture], "model_type": family.holder}
+        content = kinds | {"text_config": content}
+    files.write_json(directory / CONFIG, content)
     return family.architecture
 
 

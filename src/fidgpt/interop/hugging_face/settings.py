@@ -67,7 +67,7 @@ _KEYS = {
 }  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
+_PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds", "attention_layers")
 _PARTIAL = "partial_rotary_factor"
 _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
 # Families that read no rope_theta beside defaults of their own.
@@ -110,6 +110,11 @@ def families() -> dict[str, Family]:
     return own | {name: family for name, (_, family) in projects.items()}
 
 
+def missing_component(model_type: str) -> str | None:
+    """Return what models of a type need that fidgpt does not have, if that is known."""
+    return next((part for name, part in MISSING.items() if name in model_type), None)
+
+
 def family_of(model_type: str) -> Family:
     """Return the family that config.json names.
 
@@ -118,7 +123,7 @@ def family_of(model_type: str) -> Family:
     """
     known = families()
     if model_type not in known:
-        missing = next((part for name, part in MISSING.items() if name in model_type), None)
+        missing = missing_component(model_type)
         lacks = f": fidgpt has no {missing}" if missing else ""
         raise ConfigError(
             f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
@@ -161,7 +166,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     if config["model_type"] == "mistral" and "layer_types" in config:
         config["model_type"] = "ministral"  # as transformers reads it
     family = families().get(config["model_type"]) if family is None else family
-    aliases = {} if family is None else family.aliases
+    aliases = {} if family is None else family.other_names
     config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:
         config |= {aliases.get(key, key): value for key, value in _rope(config).items()}
@@ -294,16 +299,14 @@ def _checked(key: str, value: Any, hint: Any) -> Any:
 
 
 def _contradictions(family: Family, settings: Settings) -> Iterator[str]:
-    keys = family.settings
+    keys, whole = family.settings, family.complete(settings)
     width, heads = settings.get("hidden_dim"), settings.get("num_heads")
-    if width and heads and settings.get("head_dim") is None and width % heads:
+    if width and heads and whole.get("head_dim") is None and width % heads:
         yield f"{keys['hidden_dim']}={width} must be a multiple of {keys['num_heads']}={heads}"
-    if SLIDING in settings.get("layer_types", ()):
-        default = inspect.signature(family.config).parameters["window"].default
-        if settings.get("window", default) is None:
-            switch = family.switches.get(keys["window"])
-            also = f", or {switch} is not true" if switch else ""
-            yield f"layer_types has {SLIDING}, but {keys['window']} is unset{also}"
+    if SLIDING in settings.get("layer_types", ()) and whole["window"] is None:
+        switch = family.switches.get(keys["window"])
+        also = f", or {switch} is not true" if switch else ""
+        yield f"layer_types has {SLIDING}, but {keys['window']} is unset{also}"
 
 
 def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Config | None:

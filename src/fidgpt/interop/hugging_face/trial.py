@@ -12,11 +12,16 @@ from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face.files import CONFIG, TensorFiles, has_weights, layout_of, read_json
 from fidgpt.interop.hugging_face.hub import from_hf, load_hf, member_in, member_of
 from fidgpt.interop.hugging_face.keys import reason_of, unknown_keys
-from fidgpt.interop.hugging_face.settings import families, family_modules, read_config
+from fidgpt.interop.hugging_face.settings import (
+    families,
+    family_modules,
+    missing_component,
+    read_config,
+    text_keys,
+)
 from fidgpt.model import materialize
 
 _TOKENS = 16
-_UNREAD = 100  # how much worse a table is whose keys do not fit than one whose tensors do not
 
 
 def describe_hf(directory: str) -> Iterator[str]:
@@ -33,7 +38,8 @@ def describe_hf(directory: str) -> Iterator[str]:
         return
     member = member_in(path)
     family, config = member.family, read_config(path)
-    yield f"{family.model_type}: {family.architecture}, fidgpt.configs {family.config.__name__}"
+    make = getattr(family.config, "func", family.config)  # of a partial
+    yield f"{family.model_type}: {family.architecture}, fidgpt.configs {make.__name__}"
     for name, key in family.settings.items():
         if name in member.settings:
             yield f"  {key} -> {name} = {_shown(member.settings[name])}"
@@ -58,7 +64,10 @@ def describe_hf(directory: str) -> Iterator[str]:
 
 
 def _propose(path: Path) -> Iterator[str]:
-    """Yield a table for a checkpoint of no known family: the nearest family's, and its misfits."""
+    """Yield a table for a checkpoint of no known family: the nearest family's, and its misfits.
+
+    A family that refuses the keys is as far as if no tensor had its names.
+    """
     content = read_json(path / CONFIG)
     kind, (architecture, *_) = content.get("model_type"), content.get("architectures") or ["?"]
     nearest, wrong = min(
@@ -74,6 +83,8 @@ def _propose(path: Path) -> Iterator[str]:
     yield f"# {kind} is no family of fidgpt. The nearest table, with {len({*wrong})} misfits:"
     yield f"from {module} import {name}"
     yield f"HUB = {name}.near({kind!r}, architecture={architecture!r})"
+    if missing := missing_component(str(kind)):
+        yield f"# fidgpt has no {missing}"
     yield from (f"# {line}" for line in dict.fromkeys(wrong))
     if not wrong:
         yield "# All keys and tensors fit. Offer it as in docs/models.md, then compare logits."
@@ -83,13 +94,15 @@ def _propose(path: Path) -> Iterator[str]:
 
 def _misfits(path: Path, family: Family) -> list[str]:
     """Return the keys and tensors of a checkpoint that a family does not have, or has besides."""
+    content = text_keys(read_json(path / CONFIG))
+    shapes = TensorFiles(path).shapes if has_weights(path) else {}
+    unknown = [f"key {key} is unknown" for key in unknown_keys(family, content)]
     try:
-        config = read_config(path, family)
-        member = member_of(family, config)
+        member = member_of(family, read_config(path, family))
         layout = layout_of(family, member.built(), member.settings)
-        shapes = TensorFiles(path).shapes if has_weights(path) else {}
     except ConfigError as error:
-        return [*str(error).splitlines(), *["(tensors were not compared)"] * _UNREAD]
+        kinds = {re.sub(r"\.\d+\.", ".*.", name) for name in shapes}
+        return [*unknown, *str(error).splitlines(), *["(tensors were not compared)"] * len(kinds)]
     there = {name: shape for name, shape in shapes.items() if not layout.is_ignored(name)}
     here = {name: layout.shape(name) for name in layout.pieces} if there else {}
     names = [name for name in {**there, **here} if name not in layout.tied]
@@ -98,7 +111,7 @@ def _misfits(path: Path, family: Family) -> list[str]:
         for name in names
         if there.get(name) != here.get(name)
     }
-    return [*(f"key {key} is unknown" for key in unknown_keys(family, config)), *sorted(tensors)]
+    return [*unknown, *sorted(tensors)]
 
 
 def _shown(value: object) -> str:
