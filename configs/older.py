@@ -402,21 +402,8 @@ CTRL = family(
 
 
 @variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
-def mpt(
-    cfg: fdl.Config[Trainer], *, hidden_dim: int, attention: Mapping[str, Any] | None = None
-) -> None:
-    """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream.
-
-    Raises:
-      ValueError: attention is of another kind.
-    """
-    computed = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
-    computed |= dict.fromkeys(("clip_qkv", "softmax_scale"))
-    computed |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
-    given = dict(attention or {})
-    for key in computed.keys() & given.keys():
-        if given[key] != computed[key]:
-            raise ValueError(f"attn_config has {key}={given[key]!r}, not {computed[key]!r}.")
+def mpt(cfg: fdl.Config[Trainer], *, hidden_dim: int) -> None:
+    """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream."""
     fiddlers.use_alibi(cfg)
     for norm in find(cfg.model, nn.LayerNorm):
         norm.bias = False
@@ -425,12 +412,14 @@ def mpt(
 
 
 _MPT = "transformer.blocks.*"
+_MPT_ATTENTION = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
+_MPT_ATTENTION |= dict.fromkeys(("clip_qkv", "softmax_scale"))
+_MPT_ATTENTION |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
 MPT = family(
     "mpt",
     mpt,
     settings={**_PLAIN, "ffn_dim": ..., "hidden_dim": "d_model", "num_layers": "n_layers"}
-    | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"}
-    | {"attention": "attn_config"},
+    | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"},
     tensors={
         **joined(QKV, f"{_MPT}.attn.Wqkv", of=3),
         **in_layers(
@@ -441,8 +430,8 @@ MPT = family(
         "embedding": "transformer.wte",
         "norm": "transformer.norm_f",
     },
-    fixed={**_NO_ACT, "no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
-    readings={"attention": lambda _: {"alibi": True}},
+    fixed={**_NO_ACT, "no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)}
+    | {f"attn_config.{key}": (value,) for key, value in _MPT_ATTENTION.items()},
     aliases={"hidden_size": "d_model", "num_attention_heads": "n_heads"}
     | {"num_hidden_layers": "n_layers", "max_position_embeddings": "max_seq_len"},
     known=("embedding_fraction", "learned_pos_emb", "norm_type"),
