@@ -125,5 +125,11 @@ FALCON_H1 = family(
         "mamba_scales": of_mixer(lambda mixer: [mixer.factors.get(name, 1.0) for name in _PARTS]),
         "mamba_out_scale": _of_branch("first_scale"),
     },
-    known=("layers_block_type", "mamba_chunk_size", "mamba_expand", "mamba_use_mlp"),
+    known=(
+        "layers_block_type",
+        "mlp_expansion_factor",
+        "mamba_chunk_size",
+        "mamba_expand",
+        "mamba_use_mlp",
+    ),
 )

@@ -83,7 +83,7 @@ HUB = mixtures.GRANITEMOESHARED.near(
         "shared_ffn_dim": _shared_width,
         "num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0),
     },
-    known=KNOWN,
+    known=(*KNOWN, "normalization_function"),
 )
 
 _granite4 = partial(

@@ -92,6 +92,7 @@ HUB = near_lfm2(
     aliases={"block_ff_dim": "intermediate_size"},
     known=(
         *("full_attn_idxs", "rms_norm_eps", "block_norm_eps", "block_dim", "num_heads", "conv_dim"),
+        "use_pos_enc",
         *("block_use_swiglu", "block_use_xavier_init", "conv_dim_out", "conv_use_xavier_init"),
     ),
 )

@@ -87,7 +87,7 @@ ERNIE_MOE = family(
         "first": lambda model: next(iter(layers_with(model, SPARSE)), 1),
         "last": lambda model: layers_with(model, SPARSE)[-1],
     },
-    known=("moe_norm_min", "head_dim"),
+    known=("moe_norm_min", "moe_gate", "head_dim"),
     ignored=("model.mtp_*",),
 )
 

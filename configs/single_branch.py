@@ -70,7 +70,7 @@ _STATES: Mapping[str, str] = {
     "filter_bias": "use_conv_bias",
     "eps": "layer_norm_epsilon",
 }
-_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
+_KNOWN = ("chunk_size", "expand")
 _KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
 _ROPE = dict.fromkeys(("theta", "scaling"), ...)
 MAMBA2 = family(
@@ -83,7 +83,7 @@ MAMBA2 = family(
     fixed={**NO_LIMIT, "rescale_prenorm_residual": (False, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings={name: f"blocks.0.attention.{name}" for name in ("num_heads", "head_dim")},
-    known=(*_KNOWN, "time_step_min", "time_step_rank"),
+    known=_KNOWN,
     whole_heads=True,
 )
 

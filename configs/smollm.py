@@ -54,6 +54,7 @@ HUB = family(
     switches={"sliding_window": "use_sliding_window"},
     fixed={"use_sliding_window": (False, True)},
     readings={"roped": _roped},
+    known=("max_window_layers",),
 )
 
 
