@@ -3,14 +3,12 @@
 from functools import partial
 
 import fiddle as fdl
-from torch import nn
 
 from fidgpt.configs.decoder import decoder, family
 from fidgpt.configs.hub import QK_NORMS, TENSORS, with_adjacent_pairs
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_only
 from fidgpt.fiddlers import use_layer_norm, use_norm_per_head, use_parallel_block
-from fidgpt.graph import find
 from fidgpt.train import Trainer
 
 
@@ -22,10 +20,8 @@ def cohere(
 
     With `qk_norm`, as in Command R+, queries and keys have a norm for each head.
     """
-    use_layer_norm(cfg, eps=eps)
+    use_layer_norm(cfg, eps=eps, bias=False)
     use_parallel_block(cfg)
-    for norm in find(cfg.model, nn.LayerNorm):
-        norm.bias = False
     for block in cfg.model.blocks:
         block.mlp_norm = None
     cfg.model.unembedding.scale = logit_scale
@@ -57,7 +53,8 @@ COHERE2 = HUB.near(
     defaults={"layer_types": periodic_layers, "rope_theta": ...},
     known=(
         *(*PERIODS, "use_parallel_block", "use_gated_activation", "rotary_pct"),
-        "use_embedding_sharing",
+        *("use_embedding_sharing", "use_parallel_embedding", "use_qk_norm", "layer_switch"),
+        *("order_of_interleaved_layers", "position_embedding_type"),
     ),
 )
 

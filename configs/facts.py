@@ -18,6 +18,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         *("moe_shared_expert_overlap", "reference_compile", "repad_logits_with_grad", "verbose"),
         *("inference_runner", "validate_runner_input", "max_batch_size", "max_sequence_length"),
         *("pad_key_length", "pre_allocate_kv_cache", "for_llm_compressor", "slow_but_exact"),
+        "cache_implementation",
     ),
     "concerns training": (
         *("*dropout*", "*_pdrop", "initializer_range", "embedding_initializer_range"),
@@ -25,9 +26,11 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         *("z_loss_coefficient", "load_balance_coeff", "layerdrop", "init_std", "init_config"),
         *("init_device", "initializer_cutoff_factor", "linear_a_log_*", "linear_dt_*"),
         *("num_nextn_predict_layers", "num_mtp_layers", "mtp_*"),  # of further tokens
+        *("num_mtp_modules", "use_mtp", "init_method", "block_*_init_scale", "moe_use_aux_free"),
+        *("time_step_floor", "time_step_max", "time_step_min", "time_step_rank", "moe_capacity"),
     ),
     "names tokens, or how to choose them": (
-        *("*_token_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens"),
+        *("*_token_id", "pad_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens"),
         *("begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "do_sample"),
         *("temperature", "top_k", "top_p", "typical_p", "num_beams", "num_beam_groups"),
         *("num_return_sequences", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
@@ -41,7 +44,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     ),
     "belongs to images or sound": (
         *("vision_config", "audio_config", "image_*", "video_*", "vision_*", "mm_*"),
-        *("boi_token_*", "eoi_token_*", "boa_token_*", "eoa_token_*", "projector_*"),
+        *("use_mrope", "boi_token_*", "eoi_token_*", "boa_token_*", "eoa_token_*", "projector_*"),
         *("multimodal_*", "spatial_merge_size"),
     ),
     "follows from other keys": (

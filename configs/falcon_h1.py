@@ -118,5 +118,5 @@ FALCON_H1 = family(
     tensors=_tensors,
     fixed={**dict.fromkeys(_BIASES, (False,)), **NO_LIMIT},
     readings=_READINGS,
-    known="layers_block_type mamba_chunk_size mamba_expand mamba_use_mlp",
+    known="layers_block_type mamba_chunk_size mamba_expand mamba_use_mlp mlp_expansion_factor",
 )

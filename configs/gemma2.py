@@ -23,7 +23,12 @@ def gemma2(
         use_softcap(cfg, cap=score_cap, logit_cap=logit_cap)
 
 
-HUB = gemma.near_gemma("gemma2", gemma2, settings={"score_cap": "attn_logit_softcapping"})
+HUB = gemma.near_gemma(
+    "gemma2",
+    gemma2,
+    settings={"score_cap": "attn_logit_softcapping"},
+    known=("hidden_act", "sliding_window_size"),  # which published files have beside others
+)
 
 
 @variant_of(gemma2)

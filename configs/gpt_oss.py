@@ -58,6 +58,7 @@ HUB = mixtral.HUB.near(
     fixed={"swiglu_alpha": (1.702,)},
     defaults={"rope_scaling": {"rope_type": "yarn", _OLD_LENGTH: 4096, **_YARN}},
     readings={"limit": "blocks.0.mlp.experts.gating.limit"},
+    known=("experts_per_token", "initial_context_length"),  # say what other keys do
 )
 
 

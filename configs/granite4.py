@@ -74,7 +74,7 @@ HUB = mixtures.GRANITEMOESHARED.near(
     defaults={"layer_types": lambda hub: [LINEAR] * hub["num_hidden_layers"]},
     readings={"position_embedding_type": of_attention(_positions), "shared_ffn_dim": _shared_width}
     | {"num_experts": lambda model: getattr(model.blocks[0].mlp, "num_experts", 0)},
-    known=KNOWN,
+    known=(*KNOWN, "normalization_function"),
 )
 
 _granite4 = partial(

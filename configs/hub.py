@@ -75,7 +75,8 @@ class Family:
       model_type: `model_type` in config.json.
       architecture: name of the class in transformers; defaults to the model_type in other letters.
       config: returns the config of a model; its arguments are the settings.
-      settings: key in config.json of each argument.
+      settings: key in config.json of each argument; `holder.key` is a key of the object `holder`.
+        `layer_types`, `mixers`, `kinds`, `roped` and `thetas` have an item for each layer.
       tensors: form in the files of each fidgpt parameter; `*` is the layer, and a name without a
         final `weight` or `bias` covers both. If forms depend on sizes, a function from the settings
         to this mapping.

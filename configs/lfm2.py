@@ -89,7 +89,7 @@ HUB = near_lfm2(
     readings={"adjusts": lambda _: False},
     aliases={"block_ff_dim": "intermediate_size"},
     known="full_attn_idxs rms_norm_eps block_norm_eps block_dim num_heads conv_dim conv_dim_out "
-    "block_use_swiglu block_use_xavier_init conv_use_xavier_init",
+    "block_use_swiglu block_use_xavier_init conv_use_xavier_init use_pos_enc",
 )
 
 

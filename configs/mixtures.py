@@ -159,7 +159,16 @@ MINIMAX_M2 = mixtral.HUB.near(
         SELECTION_BIAS: f"{LAYER}.block_sparse_moe.e_score_correction_bias",
     },
     fixed={"scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
+    defaults={
+        "partial_rotary_factor": lambda hub: (
+            hub["rotary_dim"] / hub.get("head_dim", 128) if hub.get("rotary_dim") else 1.0
+        ),
+    },
     constants={"rotary_dim": None},
+    known=(
+        *("attn_type_list", "layernorm_*_beta", "mlp_intermediate_size", "qk_norm_type"),
+        *("shared_intermediate_size", "shared_moe_mode", "use_routing_bias"),
+    ),
 )
 
 

@@ -175,6 +175,7 @@ HUNYUAN = family(
     ),
     fixed={"use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
     scalings={"alpha": NTKScaling},
+    known=("attention_head_dim", "norm_type", "use_rotary_pos_emb"),
 )
 
 

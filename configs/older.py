@@ -375,21 +375,8 @@ CTRL = _near_gpt2(
 
 
 @variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
-def mpt(
-    cfg: fdl.Config[Trainer], *, hidden_dim: int, attn_config: Mapping[str, Any] | None = None
-) -> None:
-    """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream.
-
-    Raises:
-      ValueError: attention is of another kind.
-    """
-    computed = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
-    computed |= dict.fromkeys(("clip_qkv", "softmax_scale"))
-    computed |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
-    given = dict(attn_config or {})
-    for key in computed.keys() & given.keys():
-        if given[key] != computed[key]:
-            raise ValueError(f"attn_config has {key}={given[key]!r}, not {computed[key]!r}.")
+def mpt(cfg: fdl.Config[Trainer], *, hidden_dim: int) -> None:
+    """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream."""
     fiddlers.use_alibi(cfg)
     for norm in find(cfg.model, nn.LayerNorm):
         norm.bias = False
@@ -397,6 +384,9 @@ def mpt(
         block.mlp.ffn_dim = 4 * hidden_dim
 
 
+_MPT_ATTENTION = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
+_MPT_ATTENTION |= dict.fromkeys(("clip_qkv", "softmax_scale"))
+_MPT_ATTENTION |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
 _MPT_LAYER = "transformer.blocks.*"
 _MPT = {"attention.out": "attn.out_proj", "mlp.up": "ffn.up_proj", "mlp.down": "ffn.down_proj"}
 _MPT |= {"attention_norm": "norm_1", "mlp_norm": "norm_2"}
@@ -404,12 +394,11 @@ _MPT_ENDS = {"embedding": "transformer.wte", "norm": "transformer.norm_f"}
 MPT = _near_normal(
     "mpt",
     mpt,
-    "attn_config",
     settings={"ffn_dim": ..., "hidden_dim": "d_model", "num_layers": "n_layers"}
     | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"},
     tensors=joined(QKV, f"{_MPT_LAYER}.attn.Wqkv", of=3) | in_layers(_MPT_LAYER, _MPT) | _MPT_ENDS,
-    fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
-    readings={"attn_config": lambda _: {"alibi": True}},
+    fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)}
+    | {f"attn_config.{key}": (value,) for key, value in _MPT_ATTENTION.items()},
     known="embedding_fraction learned_pos_emb norm_type",
 )
 

@@ -21,7 +21,9 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-HUB = family("phi3", None, "rotary_share window", tensors=_tensors)
+# Of published files, which transformers' class does not read.
+_KNOWN = ("attention_bias", "mlp_bias", "lm_head_bias", "full_attn_mod", "interpolate_factor")
+HUB = family("phi3", None, "rotary_share window", tensors=_tensors, known=_KNOWN)
 
 
 _phi3 = partial(decoder, vocab_size=32_064, seq_len=4096, window=2047)

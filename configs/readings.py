@@ -20,13 +20,14 @@ def mixers_of(model: Any) -> list[Any]:
 
 
 def attention_of(model: Any) -> Any:
-    """Return the first attention of a model.
+    """Return the first attention of a model, one of fidgpt's rather than a project's mixer.
 
     Raises:
       StopIteration: no layer has one.
     """
-    others = (*RECURRENT, library.NoMixer)
-    return next(mixer for mixer in mixers_of(model) if not isinstance(mixer, others))
+    others, usual = (*RECURRENT, library.NoMixer), (library.Attention, library.LatentAttention)
+    candidates = [mixer for mixer in mixers_of(model) if not isinstance(mixer, others)]
+    return next(iter(sorted(candidates, key=lambda mixer: not isinstance(mixer, usual))))
 
 
 def of_attention(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

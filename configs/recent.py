@@ -224,9 +224,7 @@ def modernbert_decoder(
     Layers with a window have another RoPE. The first layer has no norm before its attention.
     """
     rotate_in_windows_by(cfg, local_theta)
-    fiddlers.use_layer_norm(cfg, eps=eps)
-    for norm in find(cfg.model, nn.LayerNorm):
-        norm.bias = False
+    fiddlers.use_layer_norm(cfg, eps=eps, bias=False)
     (embedding,) = swap_all(cfg.model, lm.Embedding, by=lm.NormalizedEmbedding)
     embedding.norm = fdl.Config(nn.LayerNorm, HiddenDim.new(), eps=eps, bias=False)
     norm = fdl.Partial(nn.LayerNorm, eps=eps, bias=False)

@@ -92,7 +92,7 @@ ERNIE_MOE = family(
     aliases={"num_experts": "moe_num_experts"},
     readings={"moe_layer_interval": _distance}
     | {"moe_layer_end_index": lambda model: layers_with(model, SPARSE)[-1]},
-    known="moe_norm_min head_dim",
+    known="moe_norm_min moe_gate head_dim",
 )
 
 

@@ -47,6 +47,7 @@ HUB = family(
     architecture="SmolLM3ForCausalLM",
     switches={"sliding_window": "use_sliding_window"},
     fixed={"use_sliding_window": (False, True)},
+    known="max_window_layers",
 )
 
 

@@ -88,9 +88,12 @@ def use_rms_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
     _use_norm(cfg, lambda kind: kind(RMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
-def use_layer_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
-    """Use LayerNorm, with bias, everywhere."""
-    _use_norm(cfg, lambda kind: kind(nn.LayerNorm, normalized_shape=HiddenDim.new(), eps=eps))
+def use_layer_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5, bias: bool = True) -> None:
+    """Use LayerNorm everywhere, with or without biases."""
+    more = {} if bias else {"bias": False}
+    _use_norm(
+        cfg, lambda kind: kind(nn.LayerNorm, normalized_shape=HiddenDim.new(), eps=eps, **more)
+    )
 
 
 def use_offset_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:

@@ -156,7 +156,7 @@ def test_uneven_heads_are_refused_where_transformers_refuses_them(family: Family
     [
         *("open_llama_3b", "deepseek_coder_6_7b", "llama3_2_3b_of_transformers_5"),
         *("qwen2_5_coder_32b_stretched", "qwen2_5_0_5b_with_a_window", "qwen3_coder_480b"),
-        *("gemma3_270m", "gemma3_1b", "deepseek_v2", "moonlight_16b"),
+        *("gemma3_270m", "gemma3_1b", "deepseek_v2", "moonlight_16b", "minimax_m2"),
     ],
 )
 def test_published_sizes_windows_and_waves_are_those_of_transformers(name: str, published, hub):

@@ -294,6 +294,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
             if not hints.fits(new, ref.hint) and (kind := reader.kind_for(ref, function)):
                 new = swapped(ref.value, function, kind=kind)  # such as an object that is called
             news[key] = reader.with_arguments(ref, new, call)
+    _tag_as_outside(root, news.values())
     return _carry_out_unless_equal(root, [*planned, *_replacements(root, news)])
 
 
@@ -332,7 +333,9 @@ def swapped(
 def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
     """Replace every node that calls one of `functions` by `swapped(node, by)`.
 
-    All parameters that held a node hold the new one. A node that calls `by` already stays.
+    All parameters that held a node hold the new one. A node that calls `by` already stays. What
+    `by` requires and the old node lacks is inherited as by the outermost parameter of its name,
+    such as `hidden_dim`.
 
     Returns:
       The nodes that call `by` now.
@@ -342,6 +345,7 @@ def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
     """
     replaced = find(root, *functions)
     news = {id(part): swapped(part, by) for part in replaced if fdl.get_callable(part) is not by}
+    _tag_as_outside(root, news.values())
     carry_out(_replacements(root, news))
     return [news.get(id(part), part) for part in replaced]
 
@@ -369,6 +373,19 @@ def _carry_out_unless_equal(root: Any, planned: list[Planned]) -> list[Edit]:
     edits = carry_out(planned)
     is_equal = has_nodes and bound.BoundGraph(root, bound=False).digest[id(root)] == before
     return [] if is_equal else edits
+
+
+def _tag_as_outside(root: Any, news: Iterable[fdl.Buildable]) -> None:
+    """Tag what new nodes require and lack as the outermost parameter of the same name is."""
+    known: dict[fiddle.Key, frozenset[Any]] = {}
+    for node in parts_of(root):
+        known = {**fiddle.nonempty_tags(node.value), **known}
+    for new in news:
+        taken = {*fiddle.set_arguments(new), *fiddle.nonempty_tags(new)}
+        for name, parameter in fiddle.parameters_of(new).items():
+            if name not in taken and parameter.default is parameter.empty:
+                for tag in known.get(name, ()):
+                    fdl.add_tag(new, name, tag)
 
 
 def _is_part(value: Any) -> bool:

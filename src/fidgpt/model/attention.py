@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.blocks import Gate, Norm
 from fidgpt.model.context import AttentionContext, Stream, Tokens, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
@@ -69,7 +70,7 @@ class TokenVectors(Protocol):
         ...
 
 
-class ScoredAttention(nn.Module):
+class ScoredAttention(ExtensibleModule):
     """What attentions share: how the weights of keys come from scores."""
 
     ROLE: ClassVar[str] = "Mixer"
@@ -235,7 +236,7 @@ class Attention(ScoredAttention):
         return (query, key) if self.rope is None else self.rope(query, key, ctx)
 
 
-class OutputGate(nn.Module):
+class OutputGate(ExtensibleModule):
     """`activation(W x)` for each dimension of all heads (Qiu et al., 2025, arXiv:2505.06708).
 
     Args:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fidgpt.model import cpu
 from fidgpt.model.blocks import Norm
 from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.ranges import require_not_negative
@@ -35,7 +36,7 @@ class NormFactory(Protocol):
     def __call__(self, *, hidden_dim: int) -> Norm: ...
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(ExtensibleModule):
     """`x / sqrt(mean(x^2) + eps) * weight` (Zhang and Sennrich, 2019, arXiv:1910.07467).
 
     Args:

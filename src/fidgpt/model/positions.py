@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init, with_init
 from fidgpt.model.rope_scaling import Frequencies, LengthScaling, RoPEScaling
 from fidgpt.ranges import require_positive, require_size
@@ -157,7 +158,7 @@ class Rotation(Protocol):
 Waves = Float[Tensor, "rows 1 seq rotary_dim"]
 
 
-class RoPE(nn.Module):
+class RoPE(ExtensibleModule):
     """Rotary position embeddings: pairs of dimensions rotate in proportion to the position.
 
     Dimension i is paired with i + d / 2 of the d rotary dimensions, and pair i is rotated by

@@ -3,20 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, Norm, OutputLayer
-from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
-from fidgpt.model.embedding import Embedding
+from fidgpt.model.blocks import BlockFactory, BlockSharing
+from fidgpt.model.context import AttentionContext, Stream, Tokens
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
-from fidgpt.model.skips import Skip
 from fidgpt.model.transformer import Transformer
 from fidgpt.ranges import require_not_negative
 
@@ -129,22 +127,14 @@ class MultiTokenTransformer(Transformer):
         *,
         hidden_dim: int,
         num_layers: int,
-        embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: Norm,
-        unembedding: OutputLayer,
         loss: TokenLoss,
         first_blocks: Sequence[BlockFactory] = (),
         prediction: PredictionFactory = TokenPrediction,
         num_predictions: int = 1,
         weight: float = 0.3,
-        layout: ContextFactory = one_document,
-        dropout: float = 0.0,
-        skips: Sequence[Skip] = (),
         sharing: BlockSharing | None = None,
-        float8: BlockWrapper | None = None,
-        recompute: BlockWrapper | None = None,
-        compile: BlockWrapper | None = None,
+        **arguments: Any,
     ) -> None:
         if not 1 <= num_predictions <= _FURTHEST:
             raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
@@ -152,21 +142,8 @@ class MultiTokenTransformer(Transformer):
         if sharing is not None:  # with the predictions too
             sharing = cache(sharing)
             first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
-        super().__init__(
-            hidden_dim=hidden_dim,
-            num_layers=num_layers,
-            embedding=embedding,
-            blocks=blocks,
-            norm=norm,
-            unembedding=unembedding,
-            first_blocks=first_blocks,
-            layout=layout,
-            dropout=dropout,
-            skips=skips,
-            float8=float8,
-            recompute=recompute,
-            compile=compile,
-        )
+        sizes = {"hidden_dim": hidden_dim, "num_layers": num_layers}
+        super().__init__(**sizes, blocks=blocks, first_blocks=first_blocks, **arguments)
         first = num_layers <= len(first_blocks)
         last = first_blocks[num_layers - 1] if first else blocks[(num_layers - 1) % len(blocks)]
         self.predictions = nn.ModuleList(

@@ -20,6 +20,7 @@ from fidgpt.model.context import (
     one_document,
 )
 from fidgpt.model.embedding import Embedding
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.skips import Skip
 from fidgpt.ranges import require_probability, require_size
 
@@ -30,7 +31,7 @@ Logits = Float[Tensor, "batch seq vocab"]
 PartOfStream = Float[Tensor, "batch _ hidden"]  # between layers, each process may have some tokens
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(ExtensibleModule):
     """A model from tokens to logits, in two parts: `features` and `unembedding`.
 
     A loss can then compute logits for a few tokens at a time, and generation for the last token

@@ -8,9 +8,11 @@ from fidgpt.configs.facts import WITHOUT_EFFECT
 from fidgpt.configs.hub import Family
 
 _PARTIAL = "partial_rotary_factor"
+LOCAL_PARTIAL = f"local_{_PARTIAL}"  # of layers with a window, if their RoPE is another one
 # Of every family that has no setting for it: the values that change nothing, the default first.
 FIXED: Mapping[str, tuple[Any, ...]] = {
     _PARTIAL: (None, 1.0),
+    LOCAL_PARTIAL: (None, 1.0),
     "is_causal": (True, None),
     "use_bidirectional_attention": (False, None),
     "is_encoder_decoder": (False, None),
@@ -21,6 +23,12 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 }
 EXPERTS = ("num_experts", "num_local_experts")  # names of one key, of the hub and of transformers 5
 UNKNOWN = "unknown"
+
+
+def holders_in(family: Family) -> set[str]:
+    """Return the names of objects in config.json whose keys the family reads, as `holder.key`."""
+    keys = (*family.settings.values(), *family.fixed, *family.known, *family.constants)
+    return {key.partition(".")[0] for key in keys if "." in key}
 
 
 def other_values(family: Family, config: Mapping[str, Any]) -> Iterator[str]:
@@ -49,11 +57,12 @@ def reason_of(family: Family, key: str) -> str:
         return "read"
     if key in FIXED or key in family.fixed:
         return "has the value that fidgpt computes"
+    name = key.rpartition(".")[2]
     return next(
         (
             reason
             for reason, patterns in WITHOUT_EFFECT.items()
-            if any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         ),
         UNKNOWN,
     )

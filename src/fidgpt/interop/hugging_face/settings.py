@@ -20,7 +20,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.expressions import as_asked
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.interop.hugging_face.files import CONFIG, read_json
-from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
+from fidgpt.interop.hugging_face.keys import EXPERTS, LOCAL_PARTIAL, holders_in, other_values
 from fidgpt.interop.hugging_face.quantized import unknown_codes
 from fidgpt.model import (
     DynamicNTKScaling,
@@ -122,14 +122,15 @@ def family_of(model_type: str) -> Family:
       ConfigError: it is unknown.
     """
     known = families()
-    if model_type not in known:
+    family = known.get(model_type) or known.get(f"{model_type}_text")  # of a model of images
+    if family is None:
         missing = missing_component(model_type)
         lacks = f": fidgpt has no {missing}" if missing else ""
         raise ConfigError(
             f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
             "docs/components.md a component that it needs."
         )
-    return known[model_type]
+    return family
 
 
 def family_modules() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -147,7 +148,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     `text_config` is at the top. `layer_types` is there if the file has it in any form.
 
     A value under another name of a key is also there under the family's name. Beside a RoPE, as
-    transformers does, its theta is only read under the family's own name.
+    transformers does, its theta is only read under the family's own name. What an object holds of
+    which the family has a key with a dot, such as `attn_config.clip_qkv`, has such keys too.
 
     Args:
       directory: holds a config.json.
@@ -167,6 +169,9 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         config["model_type"] = "ministral"  # as transformers reads it
     family = families().get(config["model_type"]) if family is None else family
     aliases = {} if family is None else family.other_names
+    for holder in set() if family is None else holders_in(family):
+        inner = config.pop(holder, None) or {}
+        config |= {f"{holder}.{key}": value for key, value in inner.items()}
     config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:
         config |= {aliases.get(key, key): value for key, value in _rope(config).items()}
@@ -195,14 +200,12 @@ def _rope(config: HubConfig) -> HubConfig:
         raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
-        if _rope_type(local) != "default" or local.get(_PARTIAL) not in (None, 1.0):
-            raise ConfigError(
-                f"layers with a window have RoPE of the type {_rope_type(local)!r}, with "
-                f"{_PARTIAL}={local.get(_PARTIAL)!r}; there fidgpt neither scales nor splits it."
-            )
+        if _rope_type(local) != "default":
+            kind = _rope_type(local)
+            raise ConfigError(f"layers with a window have RoPE of the type {kind!r}, not 'default'")
         scaling = rope | scaling
-        if "rope_theta" in local:
-            result[_LOCAL] = local["rope_theta"]
+        keys = {"rope_theta": _LOCAL, _PARTIAL: LOCAL_PARTIAL}
+        result |= {ours: local[key] for key, ours in keys.items() if key in local}
     elif rope and config["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
@@ -394,8 +397,14 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
 def published_keys(family: Family, config: HubConfig) -> HubConfig:
     """Return the keys of `config_keys` with one RoPE for each kind of layer, where there are two.
 
-    Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
+    Of Gemma 3 transformers reads the base of the second RoPE from a key of its own. A key with a
+    dot is written into its object.
     """
+    for key in [key for key in config if "." in key]:
+        holder, _, name = key.partition(".")
+        inner = {**config.get(holder, {}), name: config[key]}
+        config = {other: value for other, value in config.items() if other != key}
+        config |= {holder: inner}
     if "rope_theta" in config and config["rope_theta"] is None:  # no RoPE at all
         return config | {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
     if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
@@ -407,8 +416,8 @@ def published_keys(family: Family, config: HubConfig) -> HubConfig:
         SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
     }
     rest = {key: value for key, value in config.items() if key not in flat}
-    if _PARTIAL in config:  # of layers without a window
-        ropes[FULL][_PARTIAL] = rest.pop(_PARTIAL)
+    for kind, key in ((FULL, _PARTIAL), (SLIDING, LOCAL_PARTIAL)):
+        ropes[kind] |= {_PARTIAL: rest.pop(key)} if key in config else {}
     return rest | {"rope_parameters": ropes}
 
 

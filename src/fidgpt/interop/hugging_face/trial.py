@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fidgpt.configs.hub import Family
 from fidgpt.graph import ConfigError, bind, build
@@ -58,9 +59,27 @@ def describe_hf(directory: str) -> Iterator[str]:
     else:
         load_hf(model.eval(), path)
         yield f"all {len(TensorFiles(path).shapes)} tensors fit"
+    tokens = torch.arange(_TOKENS).unsqueeze(0) % cfg.vocab_size
     with torch.no_grad():
-        logits = model.eval()(torch.arange(_TOKENS).unsqueeze(0) % cfg.vocab_size)
+        logits = model.eval()(tokens)
     yield f"logits of {_TOKENS} tokens: {'finite' if logits.isfinite().all() else 'not finite'}"
+    if has_weights(path):
+        del model
+        yield _compared(path, tokens, logits)
+
+
+def _compared(path: Path, tokens: Tensor, logits: Tensor) -> str:
+    """Return how far logits are from those of transformers."""
+    try:
+        from transformers import AutoModelForCausalLM
+
+        theirs = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        with torch.no_grad():
+            apart = (theirs(input_ids=tokens, use_cache=False).logits - logits).abs().max()
+    except Exception as error:  # whatever code of a third party raises
+        return f"not compared with transformers: {type(error).__name__}: {error!s:.200}"
+    largest = logits.abs().max()
+    return f"those of transformers differ by at most {apart:.1e}; the largest is {largest:.1e}"
 
 
 def _propose(path: Path) -> Iterator[str]:

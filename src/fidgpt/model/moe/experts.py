@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import FeedForward
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
@@ -94,7 +95,7 @@ class AdapterFactory(Protocol):
     def __call__(self, num_experts: int, outside: int, inside: int, /) -> StackedLoRA: ...
 
 
-class Experts(nn.Module):
+class Experts(ExtensibleModule):
     """Base class of experts of equal shape.
 
     If their class names in `PER_EXPERT` what there is of each expert, they may be divided over

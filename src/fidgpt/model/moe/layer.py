@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.blocks import FeedForward
 from fidgpt.model.context import TokenMasks
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.balancing import Balancing
@@ -20,7 +21,7 @@ from fidgpt.model.reports import RealCount, report_tally
 __all__ = ["GatedShared", "MoE"]
 
 
-class MoE(nn.Module):
+class MoE(ExtensibleModule):
     """Mixture of experts: each token is processed by a few experts that a router selects.
 
     In training it reports the load of the experts relative to the mean, over all tokens of an

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.moe.dispatch import RealTokens
 from fidgpt.ranges import require_factor, require_not_negative, require_size
@@ -167,7 +168,7 @@ class SelectionBias(nn.Module):
         self.bias += self.rate * lack.sign().to(self.bias.dtype)
 
 
-class Router(nn.Module):
+class Router(ExtensibleModule):
     """Scores all experts for each token and selects the best ones, in float32.
 
     Subclasses map logits to scores.
@@ -269,24 +270,15 @@ class SparseMixerRouter(SoftmaxRouter):
     best one, the weight of the second its share without the first one, and so on. In training too
     the best ones are chosen; SparseMixer draws them at random there.
 
+    It takes the arguments of `Router` too.
+
     Args:
-      hidden_dim: width of the residual stream.
-      num_experts: experts to choose from.
-      top_k: experts per token.
       tolerance: largest distance from the best logit, relative to the larger of both.
-      init: of the weight.
+      arguments: of `Router`.
     """
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        num_experts: int,
-        top_k: int,
-        tolerance: float = 0.02,
-        init: Init = GPT2_NORMAL,
-    ) -> None:
-        super().__init__(hidden_dim=hidden_dim, num_experts=num_experts, top_k=top_k, init=init)
+    def __init__(self, *, tolerance: float = 0.02, **arguments: Any) -> None:
+        super().__init__(**arguments)
         self.tolerance = tolerance
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:

@@ -2,9 +2,8 @@
 
 from typing import ClassVar
 
-from torch import nn
-
 from fidgpt.model.context import AttentionContext, Stream, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.filters import CausalFilter
@@ -13,7 +12,7 @@ from fidgpt.placement import Columns, Rows, Split
 __all__ = ["ShortConvolution"]
 
 
-class ShortConvolution(nn.Module):
+class ShortConvolution(ExtensibleModule):
     """`W_out (c * filter(b * x))`, with b, c and x projected from the stream (LFM2, 2025).
 
     The filters of all channels are causal and a few tokens long.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.attention import require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.norm import NormFactory, RMSNorm
@@ -26,7 +27,7 @@ __all__ = ["GatedDeltaNet", "KimiDeltaNet"]
 SLOW = LogOfUniform(low=0.01)
 
 
-class GatedDeltaNet(nn.Module):
+class GatedDeltaNet(ExtensibleModule):
     """Gated delta net (Yang, Kautz and Hatamizadeh, 2024, arXiv:2412.06464), as in Qwen3-Next.
 
     Queries, keys and values pass a short convolution and SiLU; queries and keys are normalized to

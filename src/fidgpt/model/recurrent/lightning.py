@@ -4,10 +4,10 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from fidgpt.model.attention import require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.norm import AcrossHeads, NormFactory, RMSNorm
@@ -18,7 +18,7 @@ from fidgpt.placement import Columns, OnHeads, Rows, Split
 __all__ = ["LightningAttention"]
 
 
-class LightningAttention(nn.Module):
+class LightningAttention(ExtensibleModule):
     """Lightning attention (Qin et al., 2024, arXiv:2401.04658; MiniMax-01, 2025, arXiv:2501.08313).
 
     Queries, keys and values are SiLUs. A state S of each head is updated by `S_t = exp(-rate)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.attention import require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
+from fidgpt.model.fields import ExtensibleModule
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.recurrent.decay import Decay
@@ -22,7 +23,7 @@ from fidgpt.ranges import require_not_negative, require_size
 __all__ = ["Mamba2"]
 
 
-class Mamba2(nn.Module):
+class Mamba2(ExtensibleModule):
     """Mamba 2 (Dao and Gu, 2024, arXiv:2405.21060, section 7).
 
     Values, keys and queries (x, B and C there) pass a short convolution and SiLU. A state S of each
