@@ -12,6 +12,7 @@ from fidgpt.sweep.scaling.law import Law, Parabola, Run
 
 _UNITS = {"h": 3600.0, "hours": 3600.0, "days": 86400.0, "d": 86400.0}
 _BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
+_LEAST, _MOST = 1e-3, 1e40  # beyond which no budget is meant
 _WIDTHS = ("HiddenDim", "hidden_dim")
 
 
@@ -29,7 +30,7 @@ def budget_amount(text: str, *, size: int | None, price: float | None) -> tuple[
     match = _BUDGET.fullmatch(text.strip())
     unit = match[3].lower() if match else ""
     known = unit in ("", "flops", *_UNITS)
-    if match is None or not known or not 0 < float(match[2]) < math.inf:
+    if match is None or not known or not _LEAST < float(match[2]) < _MOST:
         raise ConfigError(
             f"--budget={text} must be operations such as 1e20, hours on --hardware such as 500h, "
             "or money such as $2000 with --price for a device and hour."

@@ -150,7 +150,7 @@ def fit(runs: Sequence[Run], *, draws: int = _DRAWS, seed: int = 0) -> Law:
     sizes, tokens = ({getattr(run, name) for run in runs} for name in ("parameters", "tokens"))
     if len(runs) < _LEAST or len(sizes) < 2 or len(tokens) < 2:
         raise ConfigError(
-            f"{len(runs)} finished runs with {len(sizes)} sizes and {len(tokens)} numbers of "
+            f"{len(runs)} runs with {len(sizes)} sizes and {len(tokens)} numbers of "
             f"tokens are too few for a scaling law, which has five constants: train {_LEAST} or "
             "more, of several sizes and several numbers of tokens each, as with "
             "--sweep=tag:HiddenDim=128,192,256 and "
