@@ -174,6 +174,8 @@ def test_experts_on_more_processes_follow_from_those_on_fewer() -> None:
 def test_a_budget_is_operations_time_or_money(text: str, amount: float) -> None:
     found, is_time = budget_amount(text, size=8, price=2.0)
     assert found == pytest.approx(amount) and is_time is (text != "1e20")
+    with pytest.raises(ValueError, match="must be operations"):
+        budget_amount("1e300", size=8, price=2.0)
 
 
 CHINCHILLA = 1.8172, 482.01, 2085.43, 0.3478, 0.3658  # Besiroglu et al., 2024, arXiv:2404.10102

@@ -298,7 +298,7 @@ _RECIPES += [
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}
 # Families that rotate in layers with a window only, in further orders of layers.
-_NO_WINDOW = {"layer_types": [_FULL] * 3}
+_NO_WINDOW: dict[str, Any] = {"layer_types": [_FULL] * 3}
 ROTATED = {
     "exaone4_full": MORE_RECIPES["exaone4"].changed(window=5, **_NO_WINDOW),  # none is rotated
     "exaone4_unset": MORE_RECIPES["exaone4"].changed("sliding_window: null", **_NO_WINDOW),

@@ -1,5 +1,6 @@
 """The flags that `train.py` and `sweep.py` share."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +53,12 @@ flags.DEFINE_flag(
 flags.DEFINE_string(
     "hardware", None, "The machine that --print, prices and fiddler:for_hardware see: h100x8."
 )
-flags.DEFINE_float("price", None, "Of a device for an hour, for plans.", lower_bound=0.0)
+flags.DEFINE_float("price", None, "Of a device for an hour, for plans.")
+flags.register_validator(
+    "price",
+    lambda price: price is None or 0 < price < math.inf,  # which nan is not
+    message="must be above 0, and finite.",
+)
 define_path("run_dir", "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep.")
 flags.DEFINE_flag(
     OptionalText(

@@ -436,5 +436,6 @@ class _Estimate:
             kept = 2 * largest + sum(part.size for part in parts if not part.layers)
         else:
             kept = sum(part.size * count for stage in stages for part, count in stage.parts)
-        # A layer's gradients, and those in float32 being sent.
-        return itemsize * kept + (itemsize + 4) * largest
+        # A layer's gradients, and those in float32 being sent; frozen weights have none.
+        trained = max([sum(part.trained.values()) for part in parts if part.layers], default=0)
+        return itemsize * kept + (itemsize + 4) * trained

@@ -32,6 +32,7 @@ _MOST = 60.0  # of the logarithm of tokens for each parameter
 _TEN_PERCENT = (0.1, 0.9)  # quantiles of an interval of 80%
 _UNITS = {"h": 3600.0, "hours": 3600.0, "days": 86400.0, "d": 86400.0}
 _BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
+_LEAST_BUDGET, _MOST_BUDGET = 1e-3, 1e40  # beyond which no budget is meant
 _WIDTHS = ("HiddenDim", "hidden_dim")
 
 
@@ -157,7 +158,7 @@ def fit(runs: Sequence[Run], *, draws: int = _DRAWS, seed: int = 0) -> Law:
     sizes, tokens = ({getattr(run, name) for run in runs} for name in ("parameters", "tokens"))
     if len(runs) < _LEAST or len(sizes) < 2 or len(tokens) < 2:
         raise ConfigError(
-            f"{len(runs)} finished runs with {len(sizes)} sizes and {len(tokens)} numbers of "
+            f"{len(runs)} runs with {len(sizes)} sizes and {len(tokens)} numbers of "
             f"tokens are too few for a scaling law, which has five constants: train {_LEAST} or "
             "more, of several sizes and several numbers of tokens each, as with "
             "--sweep=tag:HiddenDim=128,192,256 and "
@@ -307,7 +308,7 @@ def budget_amount(text: str, *, size: int | None, price: float | None) -> tuple[
     match = _BUDGET.fullmatch(text.strip())
     unit = match[3].lower() if match else ""
     known = unit in ("", "flops", *_UNITS)
-    if match is None or not known or not 0 < float(match[2]) < math.inf:
+    if match is None or not known or not _LEAST_BUDGET < float(match[2]) < _MOST_BUDGET:
         raise ConfigError(
             f"--budget={text} must be operations such as 1e20, hours on --hardware such as 500h, "
             "or money such as $2000 with --price for a device and hour."

@@ -244,6 +244,7 @@ class TrainStep:
                     loss = loss * 0 if micro_batch.is_idle else loss
                 with state.clock.phase("backward"):
                     (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
+                del loss  # or its graph would lie among the tensors of the next forward pass
             if not micro_batch.is_idle:
                 reports_of_step.add(reports, share)
             if not is_last:
