@@ -121,7 +121,7 @@ def llama_cpp(dtype: torch.dtype, device: torch.device, *, batch_size: int) -> W
         path = Path(folder, "gpt2.gguf")
         _write_gguf(path, dtype)
         options = c.llama_model_default_params()
-        options.use_mmap = False
+        options.load_mode = c.LLAMA_LOAD_MODE_NONE  # its pages of the file would be small
         options.n_gpu_layers = 0 if device.type == "cpu" else LAYERS + 1
         model = c.llama_model_load_from_file(str(path).encode(), options)
     settings = c.llama_context_default_params()
