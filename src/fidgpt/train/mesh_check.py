@@ -135,9 +135,8 @@ def _follow(block: nn.Module, name: str, mode: CollectiveCounter) -> Iterator[An
 # of a recurrence; an error of parallelism is one summand of a few, or one token of a few dozens.
 BOUND = 1e-4
 # Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
-# such as the gradient of a bias of keys, which softmax ignores. The gradient of a single number is
-# one sum over all tokens and channels, most of which cancels.
-_TINY, _TINY_NUMBER = 1e-3, 1e-2
+# such as the gradient of a bias of keys, which softmax ignores.
+_TINY = 1e-3
 ALONE = "One process fails without the mesh."  # the last line of its error
 _ALIGNED = 0.999  # least cosine at which a gradient counts as a multiple of the right one
 
@@ -341,7 +340,7 @@ def _first_difference(expected: Step, other: Step, mesh: MeshSizes) -> str | Non
     numbers = 1, mesh.token_copies, mesh.layer_copies
     for name, squares in expected.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
-        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in numbers):
+        if all(abs(ratio / copies - 1) > 2 * BOUND for copies in numbers):
             return name
     return None
 
@@ -378,19 +377,18 @@ def compare(one: Step, other: Step) -> tuple[Difference, ...]:
         for name, (here, there) in numbers.items()
     ]
     norms = {name: one.gradients[name].norm().item() for name in one.gradients}
-    norm = math.hypot(*norms.values())
+    tiny = _TINY * math.hypot(*norms.values())
     for name in {**one.gradients, **other.gradients}:
         if name not in one.gradients:
             differences.append(Difference(name, math.inf, math.inf))
         elif name not in other.gradients:
             differences.append(Difference(name, 1.0, 0.0, 0.0))
         else:
-            differences.append(_difference(name, one.gradients[name], other.gradients[name], norm))
+            differences.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
     return tuple(sorted(differences, key=lambda d: -math.inf if d.error != d.error else -d.error))
 
 
-def _difference(path: str, expected: Tensor, other: Tensor, norm: float) -> Difference:
-    tiny = norm * (_TINY if expected.numel() > 1 else _TINY_NUMBER)
+def _difference(path: str, expected: Tensor, other: Tensor, tiny: float) -> Difference:
     expected, other = expected.double(), other.double()
     here, there = expected.norm().item(), other.norm().item()
     both = here * there
