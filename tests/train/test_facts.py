@@ -235,7 +235,7 @@ def test_what_needs_numbers_is_unknown(cfg: fdl.Config) -> None:
 
 def test_a_run_compares_its_plan_with_what_was_measured(tmp_path: Path) -> None:
     """Of seconds, the first quarter is left out, in which caches fill."""
-    held, planned = FACTS.plan.peak, PlannedRun(torch.device("cuda"))
+    held, planned = FACTS.plan.peak, PlannedRun(torch.device("cuda"), torch.nn.Module())
     for step in range(20):
         seconds = 9.0 if step < 5 else 2 * FACTS.plan.step
         planned.add({"step_seconds": seconds, "memory": held + step})

@@ -32,7 +32,7 @@ _MOST = 60.0  # of the logarithm of tokens for each parameter
 _TEN_PERCENT = (0.1, 0.9)  # quantiles of an interval of 80%
 _UNITS = {"h": 3600.0, "hours": 3600.0, "days": 86400.0, "d": 86400.0}
 _BUDGET = re.compile(r"(\$)?([\d.]+(?:[eE][+-]?\d+)?)\s*([a-zA-Z]*)")
-_LEAST_BUDGET, _MOST_BUDGET = 1e-3, 1e40  # beyond which no budget is meant
+_LEAST_BUDGET, _MOST_BUDGET = 1e-9, 1e40  # beyond which no budget is meant
 _WIDTHS = ("HiddenDim", "hidden_dim")
 
 

@@ -1,5 +1,6 @@
 """What is followed over a run and reported at its end: time, loads of experts, and the plan."""
 
+import importlib
 import json
 import statistics
 import time
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from fidgpt.files import write_whole
+from fidgpt.model.wrappers import Compiled
 from fidgpt.plan import Plan
 from fidgpt.train.device import resident_memory
 from fidgpt.train.trackers.trackers import last_row
@@ -186,9 +188,12 @@ class PlannedRun:
 
     Args:
       device: of this process, before it allocates anything for the run.
+      model: that the run trains.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, model: nn.Module) -> None:
+        if any(isinstance(module, Compiled) for module in model.modules()):
+            importlib.import_module("torch._inductor.compile_fx")  # as the first step would
         # Of a CPU, the memory of the process counts, which has Python and torch in it.
         self._before = resident_memory() if device.type == "cpu" else 0
         self._seconds: list[float] = []

@@ -203,7 +203,7 @@ class Trainer:
             self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
             facts = facts_of(self)  # before `setup` shards the model
-            planned = PlannedRun(self.parallel.device)
+            planned = PlannedRun(self.parallel.device, self.model)
             device.require_memory(facts.plan)
             if not resume:  # a resumed run has its copies in memory already
                 self.checkpoints.require_room(facts.copies)
