@@ -24,7 +24,7 @@ from fidgpt.ranges import require_probability
 
 __all__ = ["Muon"]
 
-_MOST = 2**25  # elements of the matrices that a process owns in a round, if they are several
+_MOST_ELEMENTS = 2**25  # of the matrices that a process owns in a round, if they are several
 
 
 class Job(NamedTuple):
@@ -234,7 +234,7 @@ def _rounds(matrices: Sequence[Matrix]) -> list[list[Matrix]]:
     for matrix in matrices:
         size = matrix.shape[0] * matrix.shape[1]
         number, elements = last.get(matrix.owner, (0, 0))
-        if elements and elements + size > _MOST:
+        if elements and elements + size > _MOST_ELEMENTS:
             number, elements = number + 1, 0
         last[matrix.owner] = (number, elements + size)
         if number == len(rounds):
