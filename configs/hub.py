@@ -76,7 +76,8 @@ class Family:
       architecture: name of the class in transformers; defaults to the model_type in other letters.
       config: returns the config of a model; its arguments are the settings.
       settings: key in config.json of each argument; `holder.key` is a key of the object `holder`.
-        `layer_types`, `mixers`, `kinds`, `roped` and `thetas` have an item for each layer.
+        `layer_types`, `mixers`, `kinds`, `roped`, `thetas` and `attention_layers` have an item for
+        each layer.
       tensors: form in the files of each fidgpt parameter; `*` is the layer, and a name without a
         final `weight` or `bias` covers both. If forms depend on sizes, a function from the settings
         to this mapping.
@@ -92,8 +93,8 @@ class Family:
         usual names of sizes; see `other_names`.
       constants: keys that are written with these values but not read, as they only concern
         training.
-      known: other keys of files, which `defaults` read, or which have no effect; `near` takes them
-        between spaces too.
+      known: other keys of files, which `defaults` read, or which have no effect; `near` also takes
+        them as one text, with spaces between them.
       ignored: patterns of names of other tensors in files, which are not read.
       holder: model_type of a config.json with the keys in its `text_config`, where transformers
         finds the class by that alone.

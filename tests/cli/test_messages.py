@@ -175,6 +175,7 @@ ON_THE_COMMAND_LINE = [
     ("a step that is no number", ["--resume_step=x"]),
     ("a form that there is not", ["--print=toml"]),
     ("a form of no difference", ["--diff_form=patch"]),
+    ("a price of no plan", ["--price=2"]),
     ("a step of no run", ["--resume_step=5"]),
     ("a copy that there is not", ["--resume=x", "--run_dir=y"]),
     ("a copy in no store", ["--resume=nowhere://x", "--run_dir=again"]),

@@ -29,7 +29,7 @@ from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.facts import facts_of, in_short, parameter_groups
 from fidgpt.train.estimates.summary_text import memory_text
-from fidgpt.train.goodput import FILE, PlannedRun
+from fidgpt.train.goodput import PLAN, PlannedRun
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState
@@ -241,7 +241,7 @@ def test_a_run_compares_its_plan_with_what_was_measured(tmp_path: Path) -> None:
         planned.add({"step_seconds": seconds, "memory": held + step})
     (line,) = planned.finish(FACTS.plan, tmp_path)
     assert line.startswith("Measured 3 s a step, where the plan says 1.5: 2.00 times as much.")
-    assert json.loads((tmp_path / FILE).read_text()) == {
+    assert json.loads((tmp_path / PLAN).read_text()) == {
         "planned": {"seconds": 1.5, "bytes": held},
         "measured": {"seconds": 3.0, "bytes": held + 19},
     }

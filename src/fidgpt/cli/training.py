@@ -269,7 +269,7 @@ def _contradictions() -> Iterator[str]:
     if FLAGS["diff_form"].present and FLAGS.diff is None:
         yield "--diff_form sets how --diff is shown: name with --diff what to compare."
     if FLAGS.price is not None and FLAGS.print != "plan":
-        yield "--price is of a plan as text: it needs --print=plan."
+        yield "--price is shown in a plan as text: it needs --print=plan."
     if FLAGS.check_parallel and "RANK" in os.environ:
         yield "--check_parallel starts its own processes: run it without torchrun."
     if FLAGS.resume_step is not None and not FLAGS.resume:

@@ -261,6 +261,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     The new node keeps the values, tags and inner nodes of the parameters that both have, and then
     takes the arguments in the text. A shared node stays one node: all parameters that hold it hold
     the new one, whichever of them are matched. Parameters that are unset or None get a new node.
+    What a new node requires and the old one lacks is inherited as in `swap_all`.
 
     Args:
       root: the graph.

@@ -1,4 +1,4 @@
-"""Texts of directives: literals, arithmetic, calls and lists, and values by the annotation."""
+"""Texts of directives: literals, arithmetic, calls and lists, and values as annotations ask."""
 
 import ast
 import contextlib

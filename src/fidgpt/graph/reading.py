@@ -1,4 +1,4 @@
-"""What a text means for a parameter: a plain value, a formula, a function or a fitting node."""
+"""What a text means for a parameter: a value, a formula, a function or a node, and which fit."""
 
 import collections.abc
 import contextlib

@@ -38,7 +38,7 @@ _ELSEWHERE = re.compile(
 
 
 def read_levanter(text_or_path: str | Path) -> Mapped:
-    """Return the directives for a Levanter training file, and its entries without an equivalent.
+    """Return the directives for a Levanter training file, and its entries that are not mapped.
 
     Unset entries have Levanter's defaults as of 2025. Settings that Levanter files do not have stay
     as in `base` or `gpt2_124m`, such as the shape of the initial distribution.

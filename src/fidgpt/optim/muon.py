@@ -24,7 +24,7 @@ from fidgpt.ranges import require_probability
 
 __all__ = ["Muon"]
 
-_MOST = 2**25  # elements of the matrices that a process owns in a round, if they are several
+_MOST_ELEMENTS = 2**25  # of the matrices that a process owns in a round, if they are several
 
 
 class Job(NamedTuple):
@@ -77,15 +77,15 @@ class Matrix:
     def holders(self) -> list[int]:
         """The processes that hold the whole matrix."""
         whole = (slice(0, self.shape[0]), slice(0, self.shape[1]))
-        return [rank for rank, held in self.held.items() if held[1:] == whole]
+        return [rank for rank, place in self.held.items() if place[1:] == whole]
 
     def cut(self, whole: Tensor, rank: int) -> Tensor:
         """Return the part of a whole matrix that a process holds, as a view."""
         return whole[self.held[rank].rows, self.held[rank].columns]
 
-    def of(self, held: Tensor, rank: int) -> Tensor:
+    def of(self, stack: Tensor, rank: int) -> Tensor:
         """Return that part from what the process holds of the stack, as a view."""
-        return held if held.dim() == 2 else held[self.held[rank].place]
+        return stack if stack.dim() == 2 else stack[self.held[rank].place]
 
 
 class Round(NamedTuple):
@@ -196,14 +196,14 @@ def _matrices(
     job: int, shape: Sequence[int], blocks: Sequence[Sequence[tuple[int, int]] | None]
 ) -> Iterator[Matrix]:
     """Yield the matrices of a stack, from the begin and the size of each process's block of it."""
-    held: dict[int, dict[int, Held]] = {index: {} for index in range([1, *shape][-3])}
+    places: dict[int, dict[int, Held]] = {index: {} for index in range([1, *shape][-3])}
     for rank, block in enumerate(blocks):
         if block is not None:
             (first, number), *sides = [(0, 1), *block][-3:]
             rows, columns = (slice(begin, begin + size) for begin, size in sides)
             for index in range(number):
-                held[first + index][rank] = Held(index, rows, columns)
-    for parts in held.values():
+                places[first + index][rank] = Held(index, rows, columns)
+    for parts in places.values():
         yield Matrix(job, (shape[-2], shape[-1]), parts)
 
 
@@ -234,7 +234,7 @@ def _rounds(matrices: Sequence[Matrix]) -> list[list[Matrix]]:
     for matrix in matrices:
         size = matrix.shape[0] * matrix.shape[1]
         number, elements = last.get(matrix.owner, (0, 0))
-        if elements and elements + size > _MOST:
+        if elements and elements + size > _MOST_ELEMENTS:
             number, elements = number + 1, 0
         last[matrix.owner] = (number, elements + size)
         if number == len(rounds):

@@ -1,4 +1,4 @@
-"""Optimizers: AdamW, also without a schedule, AdEMAMix and Lion."""
+"""Optimizers: AdamW, schedule-free AdamW, AdEMAMix and Lion."""
 
 import importlib
 import inspect

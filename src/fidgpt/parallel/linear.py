@@ -133,8 +133,8 @@ def sum_in_chunks(
       num_chunks: of the tokens.
       on_part: whether a process keeps its part of the sequence of the sum, in training.
     """
-    changed = extended(projection, Chunked)
-    changed.chunk_axis, changed.num_chunks, changed.on_part = axis, num_chunks, on_part
+    chunked = extended(projection, Chunked)
+    chunked.chunk_axis, chunked.num_chunks, chunked.on_part = axis, num_chunks, on_part
 
 
 class Chunked(nn.Module):
@@ -236,7 +236,7 @@ def defer_weight_gradients(module: nn.Module) -> None:
 
 
 class DeferringLinear(nn.Module):
-    """Mixin of linear layers."""
+    """Mixin of plain linear layers changed by `defer_weight_gradients`."""
 
     weight: nn.Parameter
     bias: Tensor | None

@@ -1,6 +1,6 @@
 """What is planned, how a pipeline divides it over its processes, and what processes send.
 
-What they send each other in a step is numbers of collectives, with bytes.
+What processes send each other in a step is counted as collectives of each kind, and their bytes.
 """
 
 from collections import Counter

@@ -4,6 +4,8 @@ Collectives only report that a connection is closed, or that a time is over, and
 interrupts Python. So each process has a thread that leaves signs of life in the store of the run.
 Whoever fails raises one alarm there; the threads answer where their process stands, and from the
 answers each process knows which one is gone, which hangs, and where.
+
+Processes save in a group of their own beside the steps of the run: `BackgroundProcesses`.
 """
 
 import contextlib

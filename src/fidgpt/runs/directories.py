@@ -71,7 +71,7 @@ def surroundings() -> dict[str, object]:
 def uncommitted() -> str | None:
     """Return what turns the commit into the code that runs, for `git apply`; None if nothing does.
 
-    Files that git does not know are not in it; `changes` of the environment names them.
+    Files that git does not know are not in it; `changes` in environment.json names them.
     """
     text = _git("diff", "HEAD", "--binary")
     return f"{text}\n" if text else None

@@ -1,4 +1,4 @@
-"""The results of a sweep: the files in its directory, tables of them, and a screen meanwhile."""
+"""The results of a sweep: files in its directory, tables, and the screen of one that runs."""
 
 import csv
 import io

@@ -102,13 +102,13 @@ class Law:
 
     def interval(self, number: int) -> tuple[float, float]:
         """Return the interval in which 80% of the draws have a constant, by its place."""
-        return _interval([draw[number] for draw in self.draws])
+        return _interval([drawn[number] for drawn in self.draws])
 
     def interval_of_best(self, flops: float) -> tuple[float, float]:
         """Return the interval in which 80% of the draws have the best number of parameters."""
         pairs = flops / self.flops_per
         return _interval(
-            [math.sqrt(pairs / self._nearest(_ratio(draw, pairs))) for draw in self.draws]
+            [math.sqrt(pairs / self._nearest(_ratio(drawn, pairs))) for drawn in self.draws]
         )
 
     def unknowns(self, flops: float | None = None) -> list[str]:
@@ -178,7 +178,7 @@ def fit(runs: Sequence[Run], *, draws: int = _DRAWS, seed: int = 0) -> Law:
     ratios = sorted(run.flops / (run.parameters * run.tokens) for run in runs)
     return Law(
         constants=_constants(best),
-        draws=tuple(_constants(draw) for draw in drawn),
+        draws=tuple(_constants(row) for row in drawn),
         flops_per=ratios[len(ratios) // 2],
         runs=tuple(runs),
     )

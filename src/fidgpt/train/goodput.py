@@ -131,7 +131,7 @@ def phase_seconds(row: Mapping[str, Any]) -> list[float]:
 
 
 _METRIC = "moe/rank_load/layers"
-_MOST = 2.0  # times its share, above which a process is named
+_MOST_LOAD = 2.0  # times its share, above which a process is named
 
 
 class ExpertLoads:
@@ -158,7 +158,7 @@ class ExpertLoads:
             load, before = max(loads), self._most.get(path, (0.0, 0, 0))
             if load > before[0]:
                 self._most[path] = load, loads.index(load), row["step"]
-            if load > _MOST >= before[0]:
+            if load > _MOST_LOAD >= before[0]:
                 warnings.append(
                     f"warning: step {row['step']}: process {loads.index(load)} of the {len(loads)} "
                     f"that share the experts of {path} gets {load:.2g} times its share of tokens, "
@@ -178,9 +178,9 @@ class ExpertLoads:
         ]
 
 
-_LEAST = 20  # steps, after which a difference is reported
+_LEAST_STEPS = 20  # after which a difference of the plan is reported
 _SAID = 0.15  # relative difference of planned and measured that is reported
-FILE = "plan.json"  # in the directory of a run
+PLAN = "plan.json"  # in the directory of a run
 
 
 class PlannedRun:
@@ -214,12 +214,12 @@ class PlannedRun:
             "seconds": statistics.median(self._seconds[len(self._seconds) // 4 :]),
             "bytes": self._bytes,
         }
-        write_whole(directory / FILE, json.dumps({"planned": planned, "measured": measured}) + "\n")
+        write_whole(directory / PLAN, json.dumps({"planned": planned, "measured": measured}) + "\n")
         lines = []
         remedy = " `python -m fidgpt.calibrate` measures this machine for the next plan."
         for kind, unit, end in (("seconds", "s a step", remedy), ("bytes", "bytes of memory", "")):
             ratio = measured[kind] / max(planned[kind], 1e-9)
-            if abs(ratio - 1) > _SAID and len(self._seconds) >= _LEAST:
+            if abs(ratio - 1) > _SAID and len(self._seconds) >= _LEAST_STEPS:
                 lines.append(
                     f"Measured {measured[kind]:,.4g} {unit}, where the plan says "
                     f"{planned[kind]:,.4g}: {ratio:.2f} times as much.{end}"

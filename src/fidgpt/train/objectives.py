@@ -171,6 +171,9 @@ class _SecondModelStep(TrainStep):
 
     Args:
       other: the model, which is copied without memory; None if there is none.
+
+    Attributes:
+      second: the model with its weights, once the run has begun.
     """
 
     def __init__(self, other: LanguageModel | None) -> None:
@@ -289,8 +292,8 @@ class PairLoss(NextToken):
     @torch.no_grad()
     def _of_reference(self, batch: Batch) -> Answers:
         with not_collecting(), ExitStack() as without_adapters:
-            for reference in self._step.second:
-                return self._answers(reference, batch)[1]
+            if self._step.second:
+                return self._answers(self._step.second[0], batch)[1]
             for adapter in _adapters(self.model):
                 without_adapters.enter_context(changed(adapter, scale=0.0))
             with evaluating(self.model):

@@ -343,10 +343,9 @@ class StagePasses:
 class PipelineStep(PipelineParallel, TrainStep):
     """Takes optimizer steps on the axis `pipeline` of a mesh, and cuts the model for it.
 
-    The gradients equal those of
-    one process: each target weighs the same, whichever micro-batch it is in. A batch whose
-    micro-batches are not as many as the schedule takes is filled up by idle ones. With one process
-    on the axis it is the plain step.
+    The gradients equal those of one process: each target weighs the same, whichever micro-batch it
+    is in. A batch whose micro-batches are not as many as the schedule takes is filled up by idle
+    ones. With one process on the axis it is the plain step.
 
     Args:
       schedule: orders forward and backward passes.

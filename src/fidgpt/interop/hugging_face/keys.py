@@ -52,7 +52,7 @@ def unknown_keys(family: Family, config: Mapping[str, Any]) -> list[str]:
 def reason_of(family: Family, key: str) -> str:
     """Return why a key is no error: what reads it, or why it has no effect, or `UNKNOWN`."""
     read = {*family.settings.values(), *family.other_names, *family.switches.values()}
-    read |= {*family.known, *family.constants}
+    read |= {*family.known, *family.constants, *holders_in(family)}
     if key in read or (key in EXPERTS and read.intersection(EXPERTS)):
         return "read"
     if key in FIXED or key in family.fixed:

@@ -170,7 +170,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     family = families().get(config["model_type"]) if family is None else family
     aliases = {} if family is None else family.other_names
     for holder in set() if family is None else holders_in(family):
-        inner = config.pop(holder, None) or {}
+        inner = _checked(holder, config.pop(holder, None) or {}, dict[str, Any])
         config |= {f"{holder}.{key}": value for key, value in inner.items()}
     config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:

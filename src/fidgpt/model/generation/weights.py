@@ -45,8 +45,8 @@ def prepare_to_write(model: nn.Module) -> None:
         _join(module)
     kept = [part.kv_up for part in model.modules() if isinstance(part, LatentAttention)]
     products = [part for part in model.modules() if _is_product(part) and part not in kept]
-    change = _lay_out if _is_mkl_faster() else _pack  # their matrices are used in products alone
-    for product in filter(can_pack, products):
+    for product in filter(can_pack, products):  # whose matrices are used in products alone
+        change = _lay_out if _is_mkl_faster(product) else _pack
         change(product)
 
 
@@ -97,10 +97,10 @@ def _join(module: nn.Module) -> None:
     attention.widths = [part.out_features for part in parts]
 
 
-def _is_mkl_faster() -> bool:
+def _is_mkl_faster(module: Any) -> bool:
     """Return whether MKL multiplies one token faster than oneDNN, for which it uses one thread."""
-    is_avx2 = torch.backends.cpu.get_cpu_capability() == "AVX2"
-    return is_avx2 and torch.backends.mkl.is_available() and torch.get_num_threads() == 1
+    is_avx2 = torch.backends.cpu.get_cpu_capability() == "AVX2" and torch.get_num_threads() == 1
+    return is_avx2 and torch.backends.mkl.is_available() and module.weight.dtype == torch.float32
 
 
 def _lay_out(module: Any) -> None:

@@ -4,7 +4,8 @@ CORE is the mean of 22 tasks without what guessing gives (DCLM, Li et al., 2024,
 Prompts, few-shot examples, judgements and scores follow nanochat
 (https://github.com/karpathy/nanochat), so that numbers compare with its leaderboard, and with
 GPT-2's 0.256525. HellaSwag, ARC, MMLU, GSM8K and HumanEval are asked in the chat template of the
-tokenizer, without nanochat's calculator, or in plain text where there is none.
+tokenizer, without nanochat's calculator, or in plain text where there is none. The programs that a
+model writes for HumanEval run in processes of their own.
 """
 
 import csv
@@ -33,7 +34,7 @@ from fidgpt.files import atomic_path, cache_directory
 from fidgpt.train.evaluation import document_begin, evaluating
 from fidgpt.train.scores.answering import Exam, Examinee, Letters, Question, Writing, graded
 
-_SECONDS = 5
+_SECONDS = 5  # of a program that a model wrote, and the bytes of memory that it may take
 _BYTES = 512 * 2**20
 # What the process does before the program: it takes a namespace without a network if the system
 # lends one, bounds, and a hook that cannot be removed. The sign at the end tells a program that
@@ -409,11 +410,11 @@ def unpacked(path: Path) -> Path:
         folder = cache_directory() / "tasks" / place
         if not folder.exists():
             with zipfile.ZipFile(path) as file:
-                file.extractall(partial := folder.with_name(f"{place}.{os.getpid()}"))
+                file.extractall(draft := folder.with_name(f"{place}.{os.getpid()}"))
             try:
-                partial.rename(folder)
+                draft.rename(folder)
             except FileExistsError:  # another process was faster
-                shutil.rmtree(partial)
+                shutil.rmtree(draft)
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"data={path} is neither a folder nor a zip file: {error}.") from error
     return folder
