@@ -133,7 +133,7 @@ def _follow(block: nn.Module, name: str, mode: CollectiveCounter) -> Iterator[An
 
 # Sums of float32 in another order differ by about 1e-6 over a dozen layers, and by 2e-5 over those
 # of a recurrence; an error of parallelism is one summand of a few, or one token of a few dozens.
-BOUND = 1e-4
+BOUND = 5e-5
 # Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
 # such as the gradient of a bias of keys, which softmax ignores.
 _TINY = 1e-3
