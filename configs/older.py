@@ -399,7 +399,8 @@ MPT = _near_normal(
     tensors=joined(QKV, f"{_MPT_LAYER}.attn.Wqkv", of=3) | in_layers(_MPT_LAYER, _MPT) | _MPT_ENDS,
     fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)}
     | {f"attn_config.{key}": (value,) for key, value in _MPT_ATTENTION.items()},
-    known="embedding_fraction learned_pos_emb norm_type",
+    known="attn_config.attn_impl attn_config.is_encoder_decoder embedding_fraction learned_pos_emb"
+    " norm_type",
 )
 
 _CODEGEN_ORDER = (QKV[0], QKV[2], QKV[1])
