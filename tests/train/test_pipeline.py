@@ -176,6 +176,12 @@ def test_features_of_ones_own_cannot_be_cut(cfg: fdl.Config) -> None:
         build_trainer(piped(cfg, pipeline=2))
 
 
+def test_skips_cannot_be_cut(cfg: fdl.Config) -> None:
+    fiddlers.use_backout(cfg)
+    with pytest.raises((ConfigError, ConfigErrors), match="skips read the stream of earlier"):
+        build_trainer(piped(cfg, pipeline=2))
+
+
 def test_a_stream_of_another_format_is_refused() -> None:
     """Torch would receive the bytes of one format as those of another."""
     passes: Any = SimpleNamespace(

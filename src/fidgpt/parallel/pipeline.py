@@ -147,6 +147,7 @@ class PipelineParallel(AxisPart):
                 "computes its features in a way of its own: change `enter`, `layers` or `leave` in "
                 "place of `features`, or set pipeline=1."
             )
+        require_no_skips(model)
         actions = self._actions(size)
         number = self.schedule.num_stages(size)
         timeline(actions, [1.0] * number)  # raises if it is wrong
@@ -172,6 +173,15 @@ class PipelineParallel(AxisPart):
         costs = [sum(layers[begin:end]) for begin, end in pairwise(begins)]
         costs[0], costs[-1] = costs[0] + first, costs[-1] + last
         return Stages(begins, [max(1.0, cost) for cost in costs], places_of(actions))
+
+
+def require_no_skips(model: nn.Module) -> None:
+    """Raise ValueError if a model has skips, which read streams that other stages compute."""
+    if len(getattr(model, "skips", ())):
+        raise ValueError(
+            "skips read the stream of earlier layers, which other processes compute: use a size of "
+            "1 for the axis pipeline."
+        )
 
 
 def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: int) -> list[int]:

@@ -28,7 +28,7 @@ from fidgpt.parallel import (
     SequenceParallel,
 )
 from fidgpt.parallel.experts import EXPERT
-from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
+from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel, require_no_skips
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
 from fidgpt.plan.estimate import Plan, estimated, peak_of_weights
 from fidgpt.plan.hardware import Cluster
@@ -255,6 +255,8 @@ class Planner:
         if size > 1 and not self.recipe.step.fits_pipeline:
             kind = type(self.recipe.step).__name__
             raise ValueError(f"pipeline={size} cannot compute the objective of {kind}.")
+        if size > 1:
+            require_no_skips(self._small)
         if size > 1 and self.training.schedule.num_stages(size) > most + 1:
             raise ValueError(f"pipeline={size} makes more stages than {most} layers can fill.")
 
