@@ -185,7 +185,8 @@ def _plan(stages: Sequence[Stage], machine: str) -> list[str]:
         lines.append(f"{stage.name:18}  {cost}".rstrip())
         lines.append(f"    {shlex.join(stage.command)}")
     price = total * _gpus(machine) * FLAGS.price
-    lines.append(f"pre-training alone takes about {total:,.2f} h and {price:,.0f} $")
+    priced = f" and {price:,.0f} $" if price else ""  # a machine without GPUs has no price
+    lines.append(f"pre-training alone takes about {total:,.2f} h{priced}")
     return lines
 
 
