@@ -63,6 +63,7 @@ LAZY = {
 
 # Without a public form; torch's manual teaches the last.
 PRIVATE = (
+    "torch._inductor.compile_fx",
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
