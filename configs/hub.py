@@ -96,8 +96,8 @@ class Family:
       known: other keys of files, which `defaults` read, or which have no effect; `near` also takes
         them as one text, with spaces between them.
       ignored: patterns of names of other tensors in files, which are not read.
-      holder: model_type of a config.json with the keys in its `text_config`, where transformers
-        finds the class by that alone.
+      holder: model_type that is written, with the family's keys in `text_config`, where the auto
+        classes of transformers know the whole model only; empty writes the family's own.
       whole_heads: whether num_heads must divide hidden_dim.
       scalings: of a dynamic RoPE, by the name of the key that has their factor.
     """

@@ -63,7 +63,13 @@ class ConfigErrors(ConfigError):
 
 
 def run_command(main: Callable[[list[str]], int]) -> NoReturn:
-    """End the process with the status of a command, or with 2 and the message of a user's error."""
+    """End the process with the status of a command, or with 2 and the message of a user's error.
+
+    `--help` prints the docstring of the command's module.
+    """
+    if "--help" in sys.argv[1:]:
+        print((sys.modules["__main__"].__doc__ or "").rstrip())
+        sys.exit()
     try:
         sys.exit(main(sys.argv[1:]))
     except Exception as error:

@@ -148,8 +148,9 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     `text_config` is at the top. `layer_types` is there if the file has it in any form.
 
     A value under another name of a key is also there under the family's name. Beside a RoPE, as
-    transformers does, its theta is only read under the family's own name. What an object holds of
-    which the family has a key with a dot, such as `attn_config.clip_qkv`, has such keys too.
+    transformers does, its theta is only read under the family's own name. If the
+    family has a key with a dot, such as `attn_config.clip_qkv`, all entries of the object
+    `attn_config` are at the top under keys with a dot.
 
     Args:
       directory: holds a config.json.

@@ -37,8 +37,8 @@ from fidgpt.train.scores.answering import Exam, Examinee, Letters, Question, Wri
 _SECONDS = 5  # of a program that a model wrote, and the bytes of memory that it may take
 _BYTES = 512 * 2**20
 # What the process does before the program: it takes a namespace without a network if the system
-# lends one, bounds, and a hook that cannot be removed. The sign at the end tells a program that
-# came to its end from one that left.
+# lends one, bounds, and a hook that cannot be removed. The sign at the end is printed by a
+# program that ran to its end, and not by one that exits before.
 _GUARD = """
 import ctypes, os, resource, sys
 libc = ctypes.CDLL(None)
