@@ -272,7 +272,7 @@ def cluster_named(name: str, *, cpu: Device | None = None) -> Cluster:
         names = ["cpu", *sorted(_BY_NAME)]
         nearest = next(iter(get_close_matches(kind, names, cutoff=0.5)), "h100")
         raise UnknownHardware(
-            f"the speed of {kind!r} of {name!r} is unknown: name a device and a number of them, "
+            f"the speed of {name!r} is unknown: name a device and a number of them, "
             f"such as {nearest}x8. Devices are {', '.join(names)}."
         )
     if int(count) < 1:
