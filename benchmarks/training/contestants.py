@@ -41,7 +41,7 @@ class Task:
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
     from fidgpt.data import Batch
-    from fidgpt.train.device import use_fast_memory
+    from fidgpt.heap import use_fast_memory
 
     use_fast_memory()
     trainer = _trainer(task, *fiddlers, is_tuned=True)

@@ -16,10 +16,10 @@ from machine import machine
 
 from fidgpt.compose.composition import compose
 from fidgpt.data import Batch
+from fidgpt.heap import use_fast_memory
 from fidgpt.model import materialize
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.device import use_fast_memory
 
 DOCUMENTS = "fiddler:use_document_mask"
 VARIANTS = {

@@ -23,6 +23,8 @@ from typing import IO
 
 import torch
 
+from fidgpt.heap import without_cache
+
 # What a run imports until its first step, beside what these import. None of them defines flags, or
 # uses a device.
 PRELOADED = (
@@ -107,6 +109,7 @@ class Forks:
                 [sys.executable, "-m", "fidgpt.forking", *modules],
                 stdin=theirs.fileno(),
                 start_new_session=True,
+                env=without_cache(os.environ),
             )
 
     def start(
@@ -122,7 +125,7 @@ class Forks:
         Raises:
           OSError: the process that forks has ended.
         """
-        self._connection.send(([*arguments], {**env}))
+        self._connection.send(([*arguments], without_cache(env)))
         send_handle(self._connection, output.fileno(), self._server.pid)
         while True:
             pid, status = self._received()

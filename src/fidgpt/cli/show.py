@@ -44,11 +44,6 @@ _BETWEEN = "|"  # tokens
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 
 
-def is_asked() -> bool:
-    """Return whether a flag asks to be shown something."""
-    return bool(FLAGS.print or FLAGS.why or FLAGS.diff is not None or FLAGS.repro)
-
-
 def show(composition: Composition) -> None:
     """Write what the flags ask about a composition, with warnings of what would not run.
 

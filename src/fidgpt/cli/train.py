@@ -5,12 +5,15 @@ a quantity with a name, files, and directories of runs. Each stands for a direct
 `--print` shows for which, and what would run.
 """
 
+from functools import partial
+
 from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.app import define_path
 from fidgpt.cli.flags import FLAGS, answered
 from fidgpt.collection import gc_paused
+from fidgpt.heap import restart_without_cache
 
 flags.DEFINE_bool("dry_run", False, "Build the model and count it, without training.")
 flags.DEFINE_bool(
@@ -46,13 +49,21 @@ flags.DEFINE_bool("repro", False, "Print needed directives that make this graph 
 
 def run() -> None:
     """Entry point of the command."""
-    app.run(main, takes_directives=True)
+    app.run(partial(main, restarts=True), takes_directives=True)
 
 
-def main(arguments: list[str]) -> int | None:
-    """Do what the flags ask; return the exit status."""
+def main(arguments: list[str], *, restarts: bool = False) -> int | None:
+    """Do what the flags ask; return the exit status.
+
+    Args:
+      arguments: words that are neither flags nor directives, of which there may be none.
+      restarts: whether a program that trains may start again, with memory set up for that.
+    """
     if answered(arguments):
         return None
+    is_shown = bool(FLAGS.print or FLAGS.why or FLAGS.diff is not None or FLAGS.repro)
+    if restarts and not (is_shown or FLAGS.dry_run or FLAGS.check_parallel):
+        restart_without_cache()
     with gc_paused(stays=True):
         # Late: --help, --list and completion load no torch.
         from fidgpt.cli import show, training
@@ -62,7 +73,7 @@ def main(arguments: list[str]) -> int | None:
         composition = compose(FLAGS.config, catalogue, base=old, other_errors=training.other_errors)
         if begun := training.begun(composition.config, catalogue):
             composition, old = compose([], catalogue, base=begun), begun
-        if show.is_asked():
+        if is_shown:
             return show.show(composition)
     if FLAGS.check_parallel:
         return training.check_parallel(composition)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fiddle as fdl
 
+from fidgpt import heap
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import echo, is_main, naming_directives, reported, warn
 from fidgpt.compose import directives, report, reproduction
@@ -47,7 +48,7 @@ def other_errors(composition: Composition) -> list[str]:
 
 def run(composition: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
-    device.use_fast_memory()
+    heap.use_fast_memory()
     with naming_directives(composition):
         trainer = build_trainer(composition.resolved, composition.catalogue)
         _require_consent(composition.resolved, is_loaded=old is not None)

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from fidgpt.files import write_whole
+from fidgpt.heap import resident_memory
 from fidgpt.model.wrappers import Compiled
 from fidgpt.plan import Plan
-from fidgpt.train.device import resident_memory
 from fidgpt.train.trackers.trackers import last_row
 
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")

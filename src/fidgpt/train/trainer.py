@@ -12,6 +12,7 @@ from typing import ClassVar
 from torch import nn
 from torch.optim import Optimizer
 
+from fidgpt import heap
 from fidgpt.data import Batch, StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
@@ -194,7 +195,7 @@ class Trainer:
           ParallelError: the processes would run different configs, or another one failed.
         """
         started = time.monotonic()
-        device.use_fast_memory()
+        heap.use_fast_memory()
         with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})
