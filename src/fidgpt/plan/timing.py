@@ -52,6 +52,8 @@ class Seconds(Amounts):
 
 def product_seconds(device: Device, product: Product, dtype: str) -> float:
     """Return the time of a product; small ones do not fill a device, thin ones read more."""
+    if not product.flops:  # with the rows of an expert that gets none
+        return 0.0
     filled = 1.0
     for size in (product.m * product.batch**0.5, product.k, product.n * product.batch**0.5):
         filled *= size / (size + device.half_size)
