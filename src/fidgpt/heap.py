@@ -33,10 +33,14 @@ def without_cache(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def restart_without_cache() -> None:
-    """Start this program again in the same process, if glibc keeps small blocks aside."""
+    """Start this program again in the same process, if glibc keeps small blocks aside.
+
+    A program that was forked goes on as it is: Python was started for another one.
+    """
     has_glibc = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", ())
     variables = without_cache(os.environ)
-    if has_glibc and variables != os.environ and sys.gettrace() is None:
+    is_own = sys.orig_argv[-len(sys.argv) + 1 :] == sys.argv[1:]
+    if has_glibc and is_own and variables != os.environ and sys.gettrace() is None:
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)
 

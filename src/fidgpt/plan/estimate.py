@@ -36,7 +36,7 @@ _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
 # Share of what a pass allocates and frees that an allocator holds besides. On a CPU, these are
 # holes in the heap, measured of `base`: glibc gives a tensor the hole of another one of its size
 # only if 96 bytes beside it are free, which small objects take.
-_SLACK = {"cuda": 0.06, "cpu": 0.5}
+_SLACK = {"cuda": 0.06, "cpu": 0.25}
 _OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments; writes of weight, moments
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from fidgpt.model.wrappers import Compiled, InFloat8
 from fidgpt.parallel.sharding import fsdp_units
 from fidgpt.placement import shards_of
 from fidgpt.processes import Processes
-from fidgpt.recording import Product, Recorder, Work, fused_operations, mark, plan_kernels
+from fidgpt.recording import Product, Recorder, Sent, Work, fused_operations, mark, plan_kernels
 
 __all__ = ["Part", "Trace", "Unit", "divided_again", "repeated", "trace", "untraced"]
 
@@ -44,6 +44,9 @@ class Unit(NamedTuple):
     axis: str
     kind: str
     number: int
+
+
+_T = TypeVar("_T", Product, Sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,13 +124,37 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
     """Return the trace of `number` sequences at once from the traces of one and of two."""
 
     def linear(first: int, second: int) -> int:
-        return first + (number - 1) * (second - first)
+        return max(0, first + (number - 1) * (second - first))
 
-    def work(part: Work) -> Work:
-        return replace(part.times(number / 2), launches=part.launches)
+    def larger(amounts: Counter[_T], before: Counter[_T], names: Sequence[str]) -> Counter[_T]:
+        """Return operations whose size grows with the rows, and more of them where none does."""
+        grown = Counter[Any]()
+        for each, count in amounts.items():
+            sizes = {name: getattr(each, name) for name in names}
+            doubled = [n for n, size in sizes.items() if each._replace(**{n: size // 2}) in before]
+            if len(doubled) == 1:
+                size = round(sizes[doubled[0]] * number / 2)
+                grown[each._replace(**{doubled[0]: size})] += count
+            else:
+                grown[each] += linear(before[each], count) if before[each] else count * number // 2
+        return grown
+
+    def work(one: Work, two: Work) -> Work:
+        return replace(
+            two.times(number / 2),
+            products=larger(two.products, one.products, ("m", "k", "n", "batch")),
+            moved=one.moved + (number - 1) * (two.moved - one.moved),
+            launches=two.launches,
+            sent=larger(two.sent, one.sent, ("bytes",)),
+        )
 
     parts = tuple(
-        replace(b, forward=work(b.forward), backward=work(b.backward), kept=linear(a.kept, b.kept))
+        replace(
+            b,
+            forward=work(a.forward, b.forward),
+            backward=work(a.backward, b.backward),
+            kept=linear(a.kept, b.kept),
+        )
         for a, b in zip(one.parts, two.parts, strict=True)
     )
     return replace(
