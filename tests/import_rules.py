@@ -11,14 +11,8 @@ from typing import NamedTuple
 
 LIBRARY = {"model", "recording", "cost", "optim", "data", "parallel"}
 ROOT = {"attributes", "declarations", "files", "placement", "processes", "ranges", "schedule"}
-ALONE = {
-    *ROOT,
-    "__init__",
-    "collection",
-    "errors",
-    "heap",
-    "late",
-}  # files that import nothing of fidgpt
+# Files that import nothing of fidgpt.
+ALONE = {*ROOT, "__init__", "collection", "errors", "heap", "late"}
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
 # Which parts of fidgpt a part may import besides itself. Parts that are not here (cli, interop,
