@@ -1,9 +1,11 @@
 """Programs in forked processes: as in new ones, but for the imports."""
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import check_output
 
 import pytest
 
@@ -79,3 +81,8 @@ def test_points_are_forked_with_the_numbers_of_new_processes(
         results = Sweep(*items, directory=tmp_path / name).run()
         losses.append([row["metrics"]["loss"] for row in results])
     assert losses[0] == losses[1] and losses[0][0] != losses[0][1]
+
+
+def test_a_program_starts_again_without_caches_of_small_blocks() -> None:
+    code = "import os; from fidgpt import heap; heap.restart_without_cache(); print(os.environ)"
+    assert check_output([sys.executable, "-c", code]).count(b"tcache_count=0") == 1

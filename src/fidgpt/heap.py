@@ -35,12 +35,12 @@ def without_cache(variables: Mapping[str, str]) -> dict[str, str]:
 def restart_without_cache() -> None:
     """Start this program again in the same process, if glibc keeps small blocks aside.
 
-    A program that was forked goes on as it is: Python was started for another one.
+    A program that has imported torch goes on as it is: it was forked, or imports it once more.
     """
     has_glibc = "CS_GNU_LIBC_VERSION" in getattr(os, "confstr_names", ())
     variables = without_cache(os.environ)
-    is_own = sys.orig_argv[-len(sys.argv) + 1 :] == sys.argv[1:]
-    if has_glibc and is_own and variables != os.environ and sys.gettrace() is None:
+    may_restart = "torch" not in sys.modules and sys.gettrace() is None  # None: no debugger
+    if has_glibc and may_restart and variables != os.environ:
         sys.stdout.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], variables)
 

@@ -396,7 +396,7 @@ def test_entries_without_an_equivalent_are_listed() -> None:
         ("- 1", "is no training file"),
         ("model: !!python/object:os.system {}", "is refused"),
         ("cache_dir: a\ntokenizer: gpt2", "is no training file: it has no model:"),
-        ("model: a/b\nlearning_rate: 1\ncutoff_len: 8", "most of it is learning_rate, cutoff_len"),
+        ("model: a/b\nlearning_rate: 1\ncutoff_len: 8", "are others: learning_rate, cutoff_len"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:

@@ -58,7 +58,9 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
         foreign = [key for key in document if key not in {*_TRAINING, *_OF_HUB}]
         if "trainer" not in document and 2 * len(foreign) > len(document):
             listed = ", ".join(map(str, foreign[:4]))
-            raise ConfigError(f"it is no training file of Levanter: most of it is {listed}.")
+            raise ConfigError(
+                f"it is no training file of Levanter: most entries are others: {listed}."
+            )
         recipe = Recipe(document, neutral=_NEUTRAL, elsewhere=_ELSEWHERE)
         recipe.directives.append("config:base")
         sized_by = [key for key in _OF_HUB if document.get(key)]
