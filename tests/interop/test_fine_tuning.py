@@ -130,6 +130,11 @@ def test_axolotls_defaults_and_the_rest_of_a_dataset() -> None:
     document = {key: AXOLOTL[key] for key in AXOLOTL if key != "warmup_ratio"}
     composition, unmapped = composed({**document, "datasets": [text]})
     assert composition.config.schedule.warmup == 0.03
+    assert composed({**AXOLOTL, "warmup_steps": 0})[0].config.schedule.warmup == 0.1
+    assert composed({**document, "warmup_steps": 0})[0].config.schedule.warmup == 0
+    rows = {"path": "talks.jsonl", "type": "alpaca", "message_field_training": "train"}
+    _, rest = composed({**AXOLOTL, "datasets": [rows], "bf16": False})
+    assert {"datasets.type", "datasets.message_field_training"} <= {*rest}
     source = composition.config.data.corpus.source
     assert (source.text_field, source.split) == ("body", "some")
     assert {"datasets.split", "datasets.shards"} <= {*unmapped}
@@ -174,6 +179,12 @@ def test_a_file_of_trl_is_the_run_that_it_describes() -> None:
     assert not isinstance(built(plain).step, train.PreferenceStep)
     assert plain.config.optimizer.lr == 2e-5
     assert plain.config.schedule.warmup == 0.2  # a share, as in transformers
+    least = {"min_lr": 2e-6, "num_cycles": 2}  # a tenth of the rate
+    mixed = {"dataset_name": None, "dataset_mixer": {"some/talks": 0.5, "others": 1.0}}
+    part, rest = composed({**TRL, **mixed, "lr_scheduler_kwargs": least, "bf16": False})
+    assert part.config.schedule.min_lr_ratio == pytest.approx(0.1)
+    assert {"datasets.some/talks", "lr_scheduler_kwargs.num_cycles"} <= {*rest}
+    assert fdl.get_callable(part.config.precision) is train.Float32
     narrow, _ = composed({**TRL, "use_peft": True})
     assert narrow.config.trainable.modules == ["query", "value"]  # peft's default for Llama
 

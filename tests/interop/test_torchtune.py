@@ -85,8 +85,7 @@ def test_a_lora_recipe_is_the_run_that_it_describes() -> None:
     assert composition.config.data.corpus.validation_fraction == 0.05
     assert [line.partition(":")[0] for line in unmapped] == [
         "checkpointer.checkpoint_dir",
-        "batch_size",
-        "use_flex",
+        *("dataset", "batch_size", "use_flex"),
     ]
 
 

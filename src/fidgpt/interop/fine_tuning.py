@@ -49,8 +49,11 @@ _SETTINGS: dict[str, tuple[str, tuple[Any, Any, Any]]] = {
 _AXOLOTL, _FACTORY, _TRL = range(3)
 # Entries of a dataset: what to read, and names of columns, which are found in the rows.
 _ENTRY = re.compile(
-    "path|id|name|config|split|type|data_files|ds_type|columns|roles|field|(field|message)_.*"
+    "path|id|name|config|split|type|data_files|ds_type|columns|roles|field|"
+    "(field|message)_(?!field_training).*"
 )
+# Formats of a dataset whose prompts are those of the chat template.
+_CHATS = re.compile("(chat_template|sharegpt)?(\\..*)?")
 _BASES = {"base_model", "model_name_or_path"}
 _LOSSES = {"sigmoid": "dpo", **{name: name for name in ("dpo", "ipo", "orpo")}}
 _SHAPES = {
@@ -62,7 +65,7 @@ _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
 # Of the system, its records and kernels: what a run here decides, or writes, by itself.
 _ELSEWHERE = re.compile(
     "(wandb|mlflow|comet|swanlab|hub|logging|saves?|evals?|dataloader|log|preprocessing|ddp|do|is|"
-    "liger|xformers|flash|sdp|report|overwrite|model|tokenizer|ray|early_stopping|auto)_.*|.*attn.*|"
+    "liger|xformers|flash|sdp|report|overwrite|model|tokenizer|ray|early_stopping|auto|_?attn|eager)_.*|"
     "dataset_(num_proc|prepared_path|processes|dir|test_split)|push_to_hub|plot_loss|run_name|"
     "output_dir|tf32|resume_from_checkpoint|trust_remote_code|gradient_checkpointing_kwargs|debug|"
     "(torch_)?dtype|(pure_)?bf16|bfloat16|use_liger_kernel|remove_unused_columns|strict|pad_to_sequence_len|packing_.*|"
@@ -164,6 +167,9 @@ class _File(Recipe):
         text = self.value("pretraining_dataset")
         datasets = text or self.value("datasets")
         if isinstance(datasets, dict):  # TRL's mixtures: a list, or fractions by name
+            for name, share in datasets.items() if "datasets" not in datasets else ():
+                if share != 1:
+                    self.note(f"datasets.{name}", share, "all of its rows are read")
             datasets = datasets.get("datasets") or [*datasets]
         listed: list[Any] = datasets.split(",") if isinstance(datasets, str) else datasets or [{}]
         first: dict[str, Any] = listed[0] if isinstance(listed[0], dict) else {"path": listed[0]}
@@ -185,11 +191,15 @@ class _File(Recipe):
         for key, value in first.items():
             if not _ENTRY.fullmatch(key):
                 self.note(f"datasets.{key}", value, "fidgpt has no equivalent")
+        kind = first.get("type") or ""
+        is_text = bool(text) or kind in ("completion", "pretrain")
+        if self.system == _AXOLOTL and not is_text and not _CHATS.fullmatch(str(kind)):
+            self.note("datasets.type", kind, "the chat template writes the prompts")
         return {
             "path": str(path).strip(),
             **{key: value for key, value in others.items() if value},
             **({"text_field": first["field"]} if first.get("field") else {}),
-            "is_text": bool(text) or str(first.get("type")) in ("completion", "pretrain"),
+            "is_text": is_text,
         }
 
     def counted(self) -> str:
@@ -241,16 +251,26 @@ class _File(Recipe):
             self.note("the optimizer", name, "replaced by AdamW")
         betas = self.value("adam_beta1", 0.9), self.value("adam_beta2", 0.999)
         eps, decay = self.value("adam_epsilon", 1e-8), self.value("weight_decay", 0.0)
-        self.adamw(self.value("rate"), betas, eps, decay)
+        rate = float(self.value("rate"))
+        self.adamw(rate, betas, eps, decay)
         shape = self.value("schedule")
         if shape not in _SHAPES:
             refuse("the schedule", shape)
-        settings = self.value("lr_scheduler_kwargs", {})
-        least = self.value("cosine_min_lr_ratio", settings.get("min_lr_rate", 0.0))
+        settings = dict(self.value("lr_scheduler_kwargs", {}))
+        least = settings.pop("min_lr_rate", float(settings.pop("min_lr", 0.0)) / rate)
+        least = self.value("cosine_min_lr_ratio", least)
+        for key, value in settings.items():
+            self.note(f"lr_scheduler_kwargs.{key}", value, "fidgpt has no equivalent")
         ratio = {} if _SHAPES[shape] == "use_constant" else {"min_lr_ratio": float(least)}
         self.change(f"fiddler:{_SHAPES[shape]}", **ratio)
         # Below 1 a share too, as in transformers.
-        warmup = float(self.value("warmup_steps", self.value("warmup")))
+        # A share counts if there are no steps; the default one, if none are given.
+        given, steps, share = (
+            self.left.get("warmup_ratio"),
+            self.value("warmup_steps"),
+            self.value("warmup"),
+        )
+        warmup = float(steps or (share if steps is None else given or 0))
         self.change("fiddler:set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
         parts, limit = int(self.value("gradient_accumulation_steps", 1)), self.value("max_steps", 0)
         self.length(int(self.value("size")), parts, self.value("epochs"), max(0, int(limit)))
@@ -258,6 +278,8 @@ class _File(Recipe):
         self.wanted["max_grad_norm"] = float(self.value("max_grad_norm", 1.0)) or None
         if self.value("fp16") or self.value("float16"):
             self.change("fiddler:use_float16")
+        elif self.value("bf16") is False and not str(self.left.get("torch_dtype")).endswith("16"):
+            self.change("fiddler:use_float32")
         if self.value("gradient_checkpointing", self.system != _AXOLOTL):
             self.change("fiddler:use_recompute")
         if self.value("torch_compile") is True:

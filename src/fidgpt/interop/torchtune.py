@@ -146,6 +146,7 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
             recipe.wanted["step.preference.label_smoothing"] = smoothing
     elif name in _ALPACA:
         path = source or _ALPACA[name]
+        recipe.note("dataset", name, "the chat template writes the prompts")
         train_on = "all" if arguments.get("train_on_input", True) else "assistant"
         recipe.change(f"fiddler:use_{hub}conversations", path=path, train_on=train_on)
     elif name == "text_completion_dataset" and source:
