@@ -149,6 +149,7 @@ class Recorder(TorchDispatchMode):
       sections: work by the name of a section.
       now: bytes of tensors that were made inside and still exist, whoever holds them.
       peaks: the most so far in each section, with `elsewhere`.
+      largest: bytes of the largest tensor that each section made.
       elsewhere: bytes that the same modules hold which are not executed, but only counted.
     """
 
@@ -157,6 +158,7 @@ class Recorder(TorchDispatchMode):
         self.sections: dict[str, Work] = {}
         self.now = self.elsewhere = 0
         self.peaks: dict[str, int] = {}
+        self.largest: dict[str, int] = {}
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
         self.enter("begin")
 
@@ -190,6 +192,8 @@ class Recorder(TorchDispatchMode):
             self._known.add(storage)
             new += tensor.nbytes
             self._add(storage.nbytes())
+            largest = max(self.largest.get(self._section, 0), storage.nbytes())
+            self.largest[self._section] = largest
             weakref.finalize(storage, self._add, -storage.nbytes())
         self._count(str(func), args, outs, new)
         return out

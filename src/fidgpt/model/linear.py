@@ -109,8 +109,10 @@ class LoRALinear(Linear):
 
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         kept = F.dropout(input, self.dropout, self.training) if self.dropout else input
-        adapted = F.linear(F.linear(kept, self.lora_a), self.lora_b)
-        return self.product(input).add(adapted, alpha=self.scale)
+        narrow, out = F.linear(kept, self.lora_a), self.product(input)
+        # In one operation: the adapter's output would be another tensor of this size.
+        rows, thin = out.reshape(-1, out.shape[-1]), narrow.reshape(-1, narrow.shape[-1])
+        return torch.addmm(rows, thin, self.lora_b.t(), alpha=self.scale).view_as(out)
 
     def product(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         """Return the output without the adapter's."""

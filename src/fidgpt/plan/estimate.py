@@ -33,10 +33,12 @@ _GIGA = 2**30
 # Bytes that drivers hold outside of the caching allocator: for torch and its libraries on a GPU,
 # and for each group of processes that communicate.
 _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
-# Share of what a pass allocates and frees that an allocator holds besides. On a CPU, these are
-# holes in the heap, measured of `base`: glibc gives a tensor the hole of another one of its size
-# only if 96 bytes beside it are free, which small objects take.
-_SLACK = {"cuda": 0.06, "cpu": 0.25}
+# Share of what a pass makes and frees that CUDA's allocator holds besides.
+_SLACK = 0.06
+# The same on a CPU, of what is made inside of a block and freed there, and of the rest. They are
+# holes in the heap, measured of variants of `base`: glibc gives a tensor the hole of another one of
+# its size only if 96 bytes beside it are free, which small objects take.
+_HOLES_INSIDE, _HOLES = 0.9, 0.25
 _OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments; writes of weight, moments
 
 
@@ -421,11 +423,41 @@ class _Estimate:
             activations=activations,
             temporary=temporary,
             gathered=gathered,
-            allocator=_SLACK[kind] * (activations + temporary + gathered + waiting),
+            allocator=self._held_besides(own, activations, temporary, gathered, waiting),
         )
+        slack = _HOLES if kind == "cpu" else _SLACK
         freed = activations + temporary
-        in_update = Memory(**lasting, gradients=late, allocator=_SLACK[kind] * late, freed=freed)
+        in_update = Memory(**lasting, gradients=late, allocator=slack * late, freed=freed)
         return max(in_pass, in_update, key=lambda memory: memory.total)
+
+    def _held_besides(
+        self,
+        stages: Sequence[Stage],
+        activations: float,
+        temporary: float,
+        gathered: float,
+        waiting: float,
+    ) -> float:
+        """Return the bytes that the allocator holds in a pass beside tensors.
+
+        Args:
+          stages: of a process.
+          activations: bytes kept from the forward to the backward pass.
+          temporary: bytes of what else exists at the peak.
+          gathered: bytes of weights and gradients that FSDP has gathered.
+          waiting: bytes of gradients of earlier micro-batches.
+        """
+        freed = activations + temporary + gathered + waiting
+        if self.cluster.device.kind == "cuda":
+            return _SLACK * freed
+        parts = [(part, number) for stage in stages for part, number in stage.parts]
+        inside = min(temporary, self.trace.passing_in_blocks)
+        # Compiled blocks keep less than is counted, by as much as their holes take.
+        compiled = sum(number * part.kept for part, number in parts if part.is_compiled)
+        holes = _HOLES * max(0.0, freed - inside - compiled) + _HOLES_INSIDE * inside
+        # Gradients that exist already have their places.
+        unplaced = sum(number * part.unplaced for part, number in parts)
+        return holes + (0 if waiting else unplaced)
 
     def _gathered(self, stages: Sequence[Stage]) -> float:
         """Return the bytes of weights and gradients that FSDP has gathered at a time."""

@@ -59,6 +59,8 @@ class Part:
       forward: work of the forward pass of one layer.
       backward: work of the backward pass, with what it recomputes.
       kept: bytes that one layer keeps from its forward to its backward pass.
+      unplaced: bytes of those gradients of one layer that are as large as each tensor of its
+        forward pass, so that no such tensor leaves a hole for them in a heap.
       parameters: elements of its weights, by unit.
       trained: elements of its trained weights, by the same units.
       tied: elements of weights that count in another part and that this one uses too, and those
@@ -73,6 +75,7 @@ class Part:
     forward: Work
     backward: Work
     kept: int = 0
+    unplaced: int = 0
     parameters: Mapping[Unit, int]
     trained: Mapping[Unit, int]
     tied: Mapping[Unit, tuple[int, int]] = field(default_factory=dict)
@@ -445,12 +448,14 @@ def _trace_of(
     buffers = cost.bytes_of(model.buffers())
     for name, layers in kinds.items():
         block = model.get_submodule(f"blocks.{name}")
+        trained = [p.nbytes for p in block.parameters() if p.requires_grad]
         parts.append(
             part(
                 name,
                 [block],
                 layers=tuple(layers),
                 kept=kept[name],
+                unplaced=sum(n for n in trained if n >= recorder.largest.get(name, 0)),
                 is_compiled=isinstance(block, Compiled),
                 is_float8=any(isinstance(module, InFloat8) for module in block.modules()),
             )
