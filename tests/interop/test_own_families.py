@@ -9,6 +9,7 @@ import torch
 
 from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, save_hf
+from fidgpt.interop.hugging_face.files import layout_of
 from fidgpt.interop.hugging_face.settings import FAMILIES, families
 from fidgpt.model import LanguageModel, generation
 
@@ -72,6 +73,13 @@ def test_the_documented_family_works_in_both_directions(
     greedy = generation.Sampling(seeds=[0, 0], temperature=0.0, top_k=None)
     steps = generation.write(ours, tokens[:, :5].tolist(), num_tokens=12, context=48, choose=greedy)
     assert [list(row) for row in zip(*steps, strict=True)] == expected[:, 5:].tolist()
+    failing = documented().replace("fixed=", 'readings={"eps": "norm.width"}, fixed=')
+    install("labfour", failing.replace('"stablelm"', '"of_a_wrong_reading"'))
+    ours.norm.eps = 0.5
+    with pytest.raises(
+        ConfigError, match=r"StableLm\w+ cannot describe it: the model has no eps: .*"
+    ):
+        save_hf(ours, tmp_path / "none", seq_len=64)
 
 
 @torch.no_grad()
@@ -88,6 +96,9 @@ def test_the_documented_family_with_components_of_its_own_works_too(
     assert save_hf(ours, tmp_path / "ours", seq_len=64) == "BitNetForCausalLM"
     back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     assert torch.equal(back(tokens).logits, theirs(tokens).logits)
+    odd = {"blocks.*.mlp_norm": ..., "blocks.*.mlp_nrm": "odd"}
+    with pytest.raises(ConfigError, match=r"no tensor for blocks\.0.* its `tensors`: .*mlp_nrm"):
+        layout_of(families()["bitnet"].near("odd", tensors=odd), ours, {})
 
 
 def test_a_family_of_a_project_replaces_one_of_fidgpt_and_two_projects_collide(
