@@ -9,8 +9,8 @@ that each key of config.json became, or why it became none; each tensor with its
 parameter; and whether all tensors fit, whether the logits of 16 tokens are finite, and how far they
 are from those of transformers, where that is installed.
 
-Of a directory of another type, it prints the lines of Python with which a family of your own begins,
-near the family with the fewest misfits, and as comments these misfits: keys and tensors.
+Of a directory of another type, it prints the lines of Python with which a family of your own
+begins, near the family with the fewest misfits, and as comments these misfits: keys and tensors.
 """
 
 import re
