@@ -103,7 +103,7 @@ MISSING = {
     "mimo_v2": "values of another size than keys (MiMo V2)",
     "minimax_m3": "indexer beside grouped queries (MiniMax M3)",
     "mllama": "attention to images (Llama 3.2)",
-    "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
+    "bailing_hybrid": "delta net with bounded decays, nor latent attention with a gate (Ling 3.0)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "zamba": "attention that layers share at some depths (Zamba)",

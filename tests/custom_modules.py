@@ -208,13 +208,15 @@ class TrainOnly(Mixing):
 
 
 class GatedUnit(nn.Module):
-    """An MLP of a user's."""
+    """An MLP of a user's, which gets the context by name."""
+
+    takes_context = True
 
     def __init__(self, *, hidden_dim: int = 32) -> None:
         super().__init__()
         self.both, self.out = nn.Linear(hidden_dim, 64), nn.Linear(32, hidden_dim)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, *, ctx: model.TokenMasks | None = None) -> Tensor:
         return self.out(F.glu(self.both(x)))
 
 

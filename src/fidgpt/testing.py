@@ -20,8 +20,9 @@ def check_component(
 ) -> None:
     """Check the output, the gradients and the reads of a part of a model, or of a model.
 
-    A copy is initialized as in a run. One whose `forward` takes a single argument computes on each
-    token alone, as an MLP or a norm does; others get a context too, as mixers and blocks do.
+    A copy is initialized as in a run. One whose `forward` takes a single argument, or that sets
+    `takes_context`, computes on each token alone, as an MLP or a norm does; others get a context
+    too, as mixers and blocks do.
 
     Args:
       module: the module to try, which is left unchanged.
@@ -35,6 +36,7 @@ def check_component(
         other documents), or has parameters that get no gradient.
     """
     is_alone = len(inspect.signature(module.forward).parameters) == 1
+    is_alone = is_alone or getattr(module, "takes_context", False)
     gets_tokens = isinstance(module, Embedding | LanguageModel)
     inputs = "tokens" if gets_tokens else "stream" if is_alone else "stream, context"
     device = torch.device("cpu")

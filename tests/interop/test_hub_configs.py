@@ -326,5 +326,5 @@ def test_all_errors_are_listed(hub):
     assert str(error.value).splitlines()[1:] == [
         "  hidden_act is 'gelu', and fidgpt's llama computes 'silu'",
         "  num_hidden_layers='3' must be int",
-        "  vocab_size is missing, and has no default",
+        "  vocab_size is missing, and has no default; `defaults` of the family may have one",
     ]

@@ -269,11 +269,8 @@ def test_right_streams_pass() -> None:
         preflight.check_stream(with_stream(stream))
 
 
-def test_the_attention_of_the_documentation_is_right(monkeypatch: Any, tmp_path: Path) -> None:
-    page = Path(__file__).parents[2] / "docs" / "models.md"
+def test_the_attention_of_the_documentation_is_right() -> None:
+    page, names = Path(__file__).parents[2] / "docs" / "models.md", dict[str, Any](__name__="docs")
     (source,) = re.findall(r"```python\n(# lab/mixing.py\n.*?)```", page.read_text(), re.DOTALL)
-    (tmp_path / "mixing_of_docs.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    import mixing_of_docs  # pyright: ignore[reportMissingImports]
-
-    check_component(mixing_of_docs.MovingAverage(hidden_dim=32), hidden_dim=32)
+    exec(source, names)
+    check_component(names["MovingAverage"](hidden_dim=32), hidden_dim=32)

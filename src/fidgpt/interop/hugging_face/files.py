@@ -282,7 +282,8 @@ def layout_of(
       merge: whether to merge low-rank adapters into copies of their weights.
 
     Raises:
-      ConfigError: the family has no name for a parameter or buffer.
+      ConfigError: the family has no name for a parameter or buffer; paths among its `tensors` that
+        fit no parameter are named, too.
     """
     tensors = family.tensors
     if callable(tensors):
@@ -306,7 +307,12 @@ def layout_of(
                 layout.paths.setdefault(piece.name, path)
     if nameless:
         listed = ", ".join(nameless[:12])
-        raise ConfigError(f"{family.architecture} has no tensor for {listed}.")
+        every = [*saved, *(re.sub(r"\.\d+\.", ".*.", path, count=1) for path in saved)]
+        holders = (itertools.accumulate(path.split("."), "{}.{}".format) for path in every)
+        known = {*itertools.chain(*holders)}
+        unused = ", ".join([path for path in tensors if path not in known][:12])
+        also = f"; no parameter has these paths of its `tensors`: {unused}" if unused else ""
+        raise ConfigError(f"{family.architecture} has no tensor for {listed}{also}.")
     return layout
 
 

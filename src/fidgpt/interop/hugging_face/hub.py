@@ -23,6 +23,7 @@ from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
 from fidgpt.interop.hugging_face.keys import unknown_keys
 from fidgpt.interop.hugging_face.settings import (
+    FAMILIES,
     HubConfig,
     Settings,
     UnknownScaling,
@@ -386,11 +387,11 @@ def _fitting(
     if model_type is None and first is not None:
         with contextlib.suppress(ConfigError):
             return fitting_member(model, seq_len=seq_len, model_type=first)
-    return fitting_member(model, seq_len=seq_len, model_type=model_type)
+    return fitting_member(model, seq_len=seq_len, model_type=model_type, meant=first)
 
 
 def fitting_member(
-    model: LanguageModel, *, seq_len: int, model_type: str | None = None
+    model: LanguageModel, *, seq_len: int, model_type: str | None = None, meant: str | None = None
 ) -> tuple[Member, HubConfig]:
     """Return the first family whose config.json builds the same model.
 
@@ -398,8 +399,9 @@ def fitting_member(
     model_type, no other family is tried.
 
     Raises:
-      ConfigError: there is none; the nearest one is named, and in what it differs. Or the
-        model_type is unknown.
+      ConfigError: there is none; the nearest one is named, and in what it differs, and why keys of
+        the family `meant`, and of those of projects, cannot describe it. Or the model_type is
+        unknown.
     """
     tried = families().values() if model_type is None else [family_of(model_type)]
     mismatches: list[tuple[bool, int, int, Family, list[str]]] = []
@@ -425,9 +427,14 @@ def fitting_member(
         replaced = sum(difference.replaces for difference in different)
         mismatches.append((False, replaced, len(wrong), family, wrong))
     *_, family, wrong = min(mismatches, key=itemgetter(0, 1, 2))
+    reasons = "".join(
+        f"{other.architecture} cannot describe it: {lines[0]}. "
+        for failed, _, _, other, lines in mismatches
+        if failed and other is not family and (other.model_type == meant or other not in FAMILIES)
+    )
     message = (
-        "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
-        f"{family.architecture}"
+        "no family of the hub that fidgpt knows computes what this model computes. "
+        f"{reasons}Nearest is {family.architecture}"
     )
     if model_type is not None:
         message = f"{family.architecture} does not compute what this model computes"

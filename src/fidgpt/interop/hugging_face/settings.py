@@ -285,7 +285,9 @@ def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings
     default = inspect.signature(family.config).parameters[name].default
     if value is inspect.Parameter.empty or (value is None and is_list):
         if default is inspect.Parameter.empty:
-            raise ConfigError(f"{key} is missing, and has no default")
+            raise ConfigError(
+                f"{key} is missing, and has no default; `defaults` of the family may have one"
+            )
         return {}
     return {name: _checked(key, value, hint)}
 

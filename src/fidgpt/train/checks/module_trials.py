@@ -257,9 +257,14 @@ class ModuleTrial:
         """Call the module; TrialError if it raises an exception or returns no tensor."""
         function = module.features if isinstance(module, LanguageModel) else module
         first: Any = ctx.tokens if self.inputs == "tokens" else x
+        others, named = () if self.inputs == "stream" else (ctx,), {}
+        context = inspect.signature(getattr(function, "forward", function)).parameters.get("ctx")
+        is_named = context is not None and context.kind is context.KEYWORD_ONLY
+        if getattr(module, "takes_context", False) or (others and is_named):  # as a block calls it
+            others, named = (), {"ctx": ctx}
         try:
             with torch.set_grad_enabled(x.requires_grad):
-                out = function(first) if self.inputs == "stream" else function(first, ctx)
+                out = function(first, *others, **named)
         except Exception as error:  # whatever goes wrong in a custom module
             rows = "padded rows" if ctx.documents is None else "rows of several documents"
             what = "" if ctx.contiguous else f" of {rows}"
