@@ -21,7 +21,6 @@ from fidgpt.processes import Processes
 
 __all__ = ["Adafactor"]
 
-_MOST = 2**25  # elements of the updates that a process computes at once
 _FACTORS = {"row_var": -1, "col_var": -2}  # by name: the dimension over which a mean is taken
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
@@ -61,8 +60,13 @@ class Adafactor(torch.optim.Adafactor):
         every = [parameter for group in groups for parameter in group["params"]]
         self._shares = self._shares or _shares([*filter(is_divided, every)], self.processes)
         updates = [_Update(group, p, self._shares[p], self.state[p]) for group, p in divided]
-        for some in _rounds(updates):
-            _step_together(some, self.processes)
+        sums = iter(self.processes.all_reduce([x for update in updates for x in update.sums()]))
+        for update in updates:
+            update.remember(next(sums), {name: next(sums) for name in update.factors})
+        # `apply` computes each direction again: all at once take as much memory as the weights.
+        norms = [update.counted(update.direction()) for update in updates]
+        for update, norm in zip(updates, self.processes.all_reduce(norms), strict=True):
+            update.apply(norm)
         whole = [
             group | {"params": [p for p in group["params"] if not is_divided(p)]}
             for group in groups
@@ -72,29 +76,6 @@ class Adafactor(torch.optim.Adafactor):
         return loss
 
 
-def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
-    """Divide updates into those that are computed at once, the same on all processes."""
-    some: list[_Update] = []
-    size = 0
-    for update in updates:
-        if some and size + update.size > _MOST:
-            yield some
-            some, size = [], 0
-        some.append(update)
-        size += update.size
-    yield some
-
-
-def _step_together(updates: Sequence["_Update"], processes: Processes) -> None:
-    sums = iter(processes.all_reduce([tensor for update in updates for tensor in update.sums()]))
-    for update in updates:
-        update.remember(next(sums), {name: next(sums) for name in update.factors})
-    moves = [update.direction() for update in updates]
-    norms = [update.counted(norm) for update, norm in zip(updates, moves, strict=True)]
-    for update, direction, norm in zip(updates, moves, processes.all_reduce(norms), strict=True):
-        update.apply(direction, norm)
-
-
 class _Share(NamedTuple):
     """What a process holds of a parameter.
 
@@ -102,13 +83,11 @@ class _Share(NamedTuple):
       shape: of the whole.
       place: of what it holds in each dimension; None if that is nothing.
       counts: whether it is the first of the processes that hold the same.
-      most: elements of the largest part that any process holds.
     """
 
     shape: tuple[int, ...]
     place: tuple[slice, ...] | None
     counts: bool
-    most: int
 
 
 def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, _Share]:
@@ -123,8 +102,7 @@ def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, 
         if own is not None:
             place = tuple(slice(begin, begin + size) for begin, size in zip(*own, strict=True))
         counts = own is not None and held_by.index(own) == processes.rank
-        most = max(math.prod(entry[1]) for entry in held_by if entry)
-        shares[parameter] = _Share(whole_shape(parameter), place, counts, most)
+        shares[parameter] = _Share(whole_shape(parameter), place, counts)
     return shares
 
 
@@ -156,11 +134,6 @@ class _Update:
                 self.state[name] = self.gradient.new_zeros(whole)
             if not self.factors:
                 self.state["variance"] = torch.zeros_like(self.parameter)
-
-    @property
-    def size(self) -> int:
-        """Number of elements to compute: the largest part of a process, and the statistics."""
-        return self.share.most + sum(math.prod(shape) for _, shape in self.factors.values())
 
     def counted(self, values: Tensor) -> Tensor:
         """Return the sum of squares, on the first process that holds them; zero on others."""
@@ -216,7 +189,7 @@ class _Update:
             estimate = held(self.state["variance"]).clone()
         return estimate.clamp_(min=eps * eps).rsqrt_().mul_(self.gradient)
 
-    def apply(self, direction: Tensor, squares: Tensor) -> None:
+    def apply(self, squares: Tensor) -> None:
         """Move the weights, by a bounded length."""
         length = (squares / math.prod(self.share.shape)).sqrt() / self.group["d"]
-        self.weights.sub_(direction * (self.scale / length.clamp(min=1.0)))
+        self.weights.sub_(self.direction() * (self.scale / length.clamp(min=1.0)))
