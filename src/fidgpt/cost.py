@@ -24,9 +24,8 @@ from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.model.wrappers import Compiled
-from fidgpt.recording import Recorder, fused_operations, plan_kernels
+from fidgpt.recording import Amounts, Recorder, fused_operations, plan_kernels
 
-_CPU = torch.device("cpu")
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
 
@@ -35,7 +34,7 @@ NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
-class Flops:
+class Flops(Amounts):
     """Forward operations per token; a multiply-add is two.
 
     Attributes:
@@ -115,8 +114,8 @@ def forward_pass(model: LanguageModel, *, seq_len: int) -> ForwardPass:
 @torch.no_grad()
 def _executed(model: LanguageModel, seq_len: int) -> dict[str, Flops]:
     is_compiled = any(isinstance(module, Compiled) for module in model.modules())
-    zeros = None if is_compiled else with_zeros(model, num_tokens=seq_len, device=_CPU)
-    twin = without_memory(model) if zeros is None else zeros
+    on = torch.device("meta" if is_compiled else "cpu")
+    (twin,) = rehearsed([model], num_tokens=seq_len, device=on)
     plan_kernels(twin)
     recorder, around = Recorder([*twin.parameters(), *twin.buffers()]), [""]
 
@@ -200,9 +199,7 @@ def cost_by_place(model: nn.Module, passed: ForwardPass) -> list[PlaceCost]:
         seen |= held
         cost.parameters += sum(parameter.numel() for parameter in held) + _quantized(module)
     for path, flops in passed.places.items():
-        cost, number = cost_at(path), passed.times(path)
-        products, attention = (number * each for each in (flops.products, flops.attention))
-        cost.flops = Flops(cost.flops.products + products, cost.flops.attention + attention)
+        cost_at(path).flops += flops.times(passed.times(path))
     order = [place for place, _ in costs]
     listed = (cost for cost in costs.values() if cost.parameters or cost.flops.total)
     return sorted(listed, key=lambda cost: order.index(cost.place))
@@ -298,27 +295,20 @@ def without_memory(model: Model) -> Model:
     return copied(model, lambda x: torch.empty(x.shape, dtype=x.dtype, device="meta"))
 
 
-def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
-    """Return a copy full of zeros, with the same ties; None if that, or a pass, would take long.
-
-    Args:
-      model: may be on the meta device.
-      num_tokens: of the forward pass that is to be tried.
-      device: where the model would compute; only a CPU computes as it would there.
-    """
-    size = sum(parameter.numel() for parameter in model.parameters())
-    if device.type != "cpu" or size > _SMALL_MODEL or 2 * size * num_tokens > _SMALL_RUN:
-        return None
-    return copied(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
-
-
 def rehearsed(
     models: Sequence[LanguageModel], *, num_tokens: int, device: torch.device
 ) -> list[LanguageModel]:
-    """Return copies full of zeros, as by `with_zeros`, or all of them without memory."""
-    twins = [with_zeros(model, num_tokens=num_tokens, device=device) for model in models]
-    zeros = [twin for twin in twins if twin is not None]
-    return zeros if len(zeros) == len(models) else [without_memory(model) for model in models]
+    """Return copies full of zeros, with the same ties; without memory if a pass would take long.
+
+    Args:
+      models: may be on the meta device.
+      num_tokens: of the forward pass that is to be tried.
+      device: where the models would compute; only a CPU computes as it would there.
+    """
+    size = max(sum(parameter.numel() for parameter in model.parameters()) for model in models)
+    if device.type != "cpu" or size > _SMALL_MODEL or 2 * size * num_tokens > _SMALL_RUN:
+        return [without_memory(model) for model in models]
+    return [copied(model, lambda x: torch.zeros(x.shape, dtype=x.dtype)) for model in models]
 
 
 def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:

@@ -9,7 +9,7 @@ import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,9 @@ from fidgpt.processes import Processes
 
 __all__ = ["Adafactor"]
 
-_MOST = 2**25  # elements of the updates that a process computes at once
+_Place = tuple[slice, ...] | None
+_Share = tuple[_Place, bool]  # `place` and `counts` of `_Update`
+_ALL = slice(None)
 _FACTORS = {"row_var": -1, "col_var": -2}  # by name: the dimension over which a mean is taken
 _step = inspect.unwrap(torch.optim.Adafactor.step)
 
@@ -38,7 +40,7 @@ class Adafactor(torch.optim.Adafactor):
     """
 
     processes: Processes | None = None
-    _shares: "dict[Tensor, _Share]"
+    _shares: dict[Tensor, _Share]
 
     def share_work(self, processes: Processes) -> None:
         """Let processes add up statistics; see `SharesWork`."""
@@ -60,9 +62,14 @@ class Adafactor(torch.optim.Adafactor):
         loss = loss_of(closure)
         every = [parameter for group in groups for parameter in group["params"]]
         self._shares = self._shares or _shares([*filter(is_divided, every)], self.processes)
-        updates = [_Update(group, p, self._shares[p], self.state[p]) for group, p in divided]
-        for some in _rounds(updates):
-            _step_together(some, self.processes)
+        updates = [_Update(group, p, self.state[p], *self._shares[p]) for group, p in divided]
+        sums = iter(self.processes.all_reduce([x for update in updates for x in update.sums()]))
+        for update in updates:
+            update.remember(next(sums), {name: next(sums) for name in update.factors})
+        # `apply` computes each direction again: all at once take as much memory as the weights.
+        norms = [update.counted(update.direction()) for update in updates]
+        for update, norm in zip(updates, self.processes.all_reduce(norms), strict=True):
+            update.apply(norm)
         whole = [
             group | {"params": [p for p in group["params"] if not is_divided(p)]}
             for group in groups
@@ -70,45 +77,6 @@ class Adafactor(torch.optim.Adafactor):
         with changed(self, param_groups=whole):
             _step(self)
         return loss
-
-
-def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
-    """Divide updates into those that are computed at once, the same on all processes."""
-    some: list[_Update] = []
-    size = 0
-    for update in updates:
-        if some and size + update.size > _MOST:
-            yield some
-            some, size = [], 0
-        some.append(update)
-        size += update.size
-    yield some
-
-
-def _step_together(updates: Sequence["_Update"], processes: Processes) -> None:
-    sums = iter(processes.all_reduce([tensor for update in updates for tensor in update.sums()]))
-    for update in updates:
-        update.remember(next(sums), {name: next(sums) for name in update.factors})
-    moves = [update.direction() for update in updates]
-    norms = [update.counted(norm) for update, norm in zip(updates, moves, strict=True)]
-    for update, direction, norm in zip(updates, moves, processes.all_reduce(norms), strict=True):
-        update.apply(direction, norm)
-
-
-class _Share(NamedTuple):
-    """What a process holds of a parameter.
-
-    Attributes:
-      shape: of the whole.
-      place: of what it holds in each dimension; None if that is nothing.
-      counts: whether it is the first of the processes that hold the same.
-      most: elements of the largest part that any process holds.
-    """
-
-    shape: tuple[int, ...]
-    place: tuple[slice, ...] | None
-    counts: bool
-    most: int
 
 
 def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, _Share]:
@@ -123,9 +91,13 @@ def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, 
         if own is not None:
             place = tuple(slice(begin, begin + size) for begin, size in zip(*own, strict=True))
         counts = own is not None and held_by.index(own) == processes.rank
-        most = max(math.prod(entry[1]) for entry in held_by if entry)
-        shares[parameter] = _Share(whole_shape(parameter), place, counts, most)
+        shares[parameter] = place, counts
     return shares
+
+
+def _with(items: tuple[Any, ...], dim: int, item: Any) -> tuple[Any, ...]:
+    """Return sizes or places of dimensions with another one, counted from the last."""
+    return (*items[:dim], item, *items[dim:][1:])
 
 
 @dataclass
@@ -134,58 +106,50 @@ class _Update:
 
     Its methods are named after the steps of torch's loop over whole tensors, and compute the same
     numbers.
+
+    Attributes:
+      group: of the parameter.
+      parameter: that is changed.
+      state: of the optimizer.
+      place: of what this process holds in each dimension of the whole; None if that is nothing.
+      counts: whether it is the first of the processes that hold the same.
     """
 
     group: Group
     parameter: Any
-    share: _Share
     state: dict[str, Any]
+    place: _Place
+    counts: bool
 
     def __post_init__(self) -> None:
         self.weights, gradient = held(self.parameter), held(self.parameter.grad)
         self.gradient = -gradient if self.group["maximize"] else gradient
-        shape = self.share.shape
-        # By name: the dimension over which a mean is taken, and the shape of the whole.
-        self.factors = {
-            name: (dim, shape[:dim] + (1,) + (shape[dim + 1 :] if dim < -1 else ()))
-            for name, dim in (_FACTORS if len(shape) > 1 else {}).items()
-        }
+        self.shape = whole_shape(self.parameter)
+        self.factors = _FACTORS if len(self.shape) > 1 else {}
         if not self.state:
             self.state["step"] = torch.tensor(0.0)
-            for name, (_, whole) in self.factors.items():
-                self.state[name] = self.gradient.new_zeros(whole)
+            for name, dim in self.factors.items():
+                self.state[name] = self.gradient.new_zeros(_with(self.shape, dim, 1))
             if not self.factors:
                 self.state["variance"] = torch.zeros_like(self.parameter)
 
-    @property
-    def size(self) -> int:
-        """Number of elements to compute: the largest part of a process, and the statistics."""
-        return self.share.most + sum(math.prod(shape) for _, shape in self.factors.values())
-
     def counted(self, values: Tensor) -> Tensor:
         """Return the sum of squares, on the first process that holds them; zero on others."""
-        counts = self.share.counts
-        return values.square().sum() if counts else values.new_zeros(())
+        return values.square().sum() if self.counts else values.new_zeros(())
 
     def sums(self) -> Iterator[Tensor]:
         """Yield what all processes sum: squares of weights, and of gradients by row and column."""
         yield self.counted(self.weights)
-        for dim, shape in self.factors.values():
-            whole = self.gradient.new_zeros(shape)
-            if self.share.counts and self.share.place is not None:
+        for dim in self.factors.values():
+            whole = self.gradient.new_zeros(_with(self.shape, dim, 1))
+            if self.counts and self.place is not None:
                 squares = self.gradient.square().sum(dim, keepdim=True)
-                whole[self._place(self.share.place, dim)] = squares
+                whole[_with(self.place, dim, _ALL)] = squares
             yield whole
-
-    def _place(self, place: tuple[slice, ...], dim: int) -> tuple[slice, ...]:
-        """Return the place of this process's part in statistics over a dimension."""
-        parts = [*place]
-        parts[dim] = slice(0, 1)
-        return tuple(parts)
 
     def remember(self, squares: Tensor, sums: dict[str, Tensor]) -> None:
         """Decay the weights, and move the statistics."""
-        group, number = self.group, math.prod(self.share.shape)
+        group, number = self.group, math.prod(self.shape)
         self.state["step"] += 1
         step, rate = self.state["step"].item(), float(group["lr"])
         weight = step ** group["beta2_decay"]
@@ -194,29 +158,27 @@ class _Update:
         if group["weight_decay"]:
             self.weights.mul_(1 - rate * group["weight_decay"])
         for name, total in sums.items():
-            dim, _ = self.factors[name]
-            held(self.state[name]).lerp_(total / self.share.shape[dim], weight)
+            held(self.state[name]).lerp_(total / self.shape[self.factors[name]], weight)
         if not self.factors:
             held(self.state["variance"]).lerp_(self.gradient.square(), weight)
 
     def direction(self) -> Tensor:
         """Return the gradient over the root of its estimated second moment."""
-        eps, place = self.group["eps"][0], self.share.place
+        eps, place = self.group["eps"][0], self.place
         eps = torch.finfo(self.weights.dtype).eps if eps is None else eps
         if place is None:
             return torch.zeros_like(self.gradient)
         if self.factors:
             rows, columns = (
-                held(self.state[name])[self._place(place, dim)] for name, dim in _FACTORS.items()
+                held(self.state[name])[_with(place, dim, _ALL)] for name, dim in _FACTORS.items()
             )
-            means = held(self.state["row_var"]).mean(-2, keepdim=True)
-            mean = means[(*place[:-2], slice(0, 1), slice(0, 1))]
-            estimate = rows * columns / mean.clamp(min=eps)
+            means = held(self.state["row_var"]).mean(-2, keepdim=True)[place[:-2]]
+            estimate = rows * columns / means.clamp(min=eps)
         else:
             estimate = held(self.state["variance"]).clone()
         return estimate.clamp_(min=eps * eps).rsqrt_().mul_(self.gradient)
 
-    def apply(self, direction: Tensor, squares: Tensor) -> None:
+    def apply(self, squares: Tensor) -> None:
         """Move the weights, by a bounded length."""
-        length = (squares / math.prod(self.share.shape)).sqrt() / self.group["d"]
-        self.weights.sub_(direction * (self.scale / length.clamp(min=1.0)))
+        length = (squares / math.prod(self.shape)).sqrt() / self.group["d"]
+        self.weights.sub_(self.direction() * (self.scale / length.clamp(min=1.0)))

@@ -269,10 +269,12 @@ def trace(
       kinds: by the name of a block, the layers of its kind.
       borrowing: names of axes that borrow the processes of others.
     """
-    told: list[Callable[[str, str, int], object]] = []
+
+    def tell(*sent: Any) -> None:
+        recorder.send(*sent)  # which is made once the model is divided
 
     def processes(name: str, size: int) -> Processes:
-        return RecordedProcesses(size, is_planned=True, name=name, tell=partial(_tell, told))
+        return RecordedProcesses(size, is_planned=True, name=name, tell=tell)
 
     divide(model, processes)
     computing = replica(model)
@@ -287,7 +289,6 @@ def trace(
     batch = torch.zeros(num_rows, width, dtype=torch.int64, device=device)
     module = objective(computing)
     recorder = Recorder([*module.parameters(), *module.buffers(), batch])
-    told.append(recorder.send)
     kept: dict[str, int] = {}
     stream, loss_rows = [0], [0]
     counts = {name: len(layers) for name, layers in kinds.items()}
@@ -378,10 +379,6 @@ def _summed(parameter: nn.Parameter) -> dict[str, int]:
         if isinstance(shard.axis, RecordedProcesses)
         and (shard.is_partial or (shard.dim is not None and shard.copies > 1))
     }
-
-
-def _tell(listeners: Sequence[Callable[[str, str, int], object]], *sent: Any) -> None:
-    listeners[-1](*sent)
 
 
 def _drop(parameter: Tensor) -> None:

@@ -12,6 +12,7 @@ import re
 import shlex
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import kind_of
 from fidgpt.configs import constraints as rules
-from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
+from fidgpt.cost import one_block_of_each_kind, rehearsed, without_memory
 from fidgpt.declarations import NeedsPresent
 from fidgpt.files import trust, trusted
 from fidgpt.graph import ConfigError, Resolved
@@ -175,14 +176,21 @@ def try_model(trainer: Trainer) -> None:
       ConfigError: components of the model do not fit each other.
     """
     check_inits(trainer.model)
+    seq_len, device, out = trainer.seq_len, trainer.parallel.device, None
     with one_block_of_each_kind(trainer.model):
-        if _runs_small(trainer):
-            return
-        model = without_memory(trainer.model)  # which a module may change when it runs
+        (model,) = rehearsed([trainer.model], num_tokens=seq_len, device=device)
+        if model.device.type != "meta":
+            # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
+            # gradients, nothing is compiled. If the pass fails, the meta device decides.
+            with suppress(Exception), torch.device("meta"), torch.no_grad():
+                out = model(torch.zeros(1, seq_len, dtype=torch.int64, device=device))
+            if out is None:
+                model = without_memory(trainer.model)  # which a module may change when it runs
     try:
-        out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        if out is None:
+            out = model(torch.zeros(1, seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
-        sequence, remedy = f"a sequence of seq_len={trainer.seq_len}", ""
+        sequence, remedy = f"a sequence of {seq_len=}", ""
         if is_lack_of_memory(error):  # such as more bytes than a machine can address
             problem = f"{sequence} is too long for this model: choose a shorter one."
         elif isinstance(error, ImportError):
@@ -209,23 +217,6 @@ def _require_logits(trainer: Trainer, out: object) -> None:
         f"the model ({type(trainer.model).__name__}) returns {shape} for one sequence, where "
         f"vocab_size={trainer.vocab_size} needs logits {sizes}: {problem}"
     )
-
-
-def _runs_small(trainer: Trainer) -> bool:
-    """Whether a small model passes with zeros, which is faster; if not, the meta device decides."""
-    device = trainer.parallel.device
-    model = with_zeros(trainer.model, num_tokens=trainer.seq_len, device=device)
-    if model is None:
-        return False
-    try:
-        # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
-        # gradients, nothing is compiled.
-        with torch.device("meta"), torch.no_grad():
-            out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
-    except Exception:  # whatever goes wrong in a user's model
-        return False
-    _require_logits(trainer, out)
-    return True
 
 
 def _where(model: torch.nn.Module, error: Exception) -> str:
