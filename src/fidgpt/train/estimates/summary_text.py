@@ -7,14 +7,12 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import NamedTuple
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fidgpt.cost import NEEDS_NUMBERS, PlaceCost, cache_bytes, cost_by_place, without_memory
-from fidgpt.data import Curve
 from fidgpt.plan import Plan
 from fidgpt.recording import Sent
 from fidgpt.schedule import Schedule
@@ -355,25 +353,6 @@ def counted(number: int, noun: str) -> str:
 
 _HEIGHT = 10
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_LISTED = 16
-_LONG = 1e15  # larger numbers are written with an exponent
-# What a curve does at a step, by the signs of its slopes before and after it.
-_TURNS = {
-    (1, -1): "peak",
-    (1, 0): "constant from here",
-    (-1, 0): "constant from here",
-    (0, -1): "decays from here",
-    (0, 1): "rises from here",
-    (-1, 1): "minimum",
-}
-
-
-class Turn(NamedTuple):
-    """A step, counted from 1, at which a schedule starts, ends or changes its course."""
-
-    step: int
-    value: float
-    what: str
 
 
 def schedules_text(run: Recipe) -> str:
@@ -386,16 +365,15 @@ def schedules_text(run: Recipe) -> str:
         held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
         where, peak = held[0] if held else ("every group", 1.0)
         values = [other(step) * peak for step in steps]
-        drawings.append(
-            curve_text(Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak))
-        )
-    return "\n\n".join([*drawings, *map(curve_text, run.stream.curves(run.num_steps))])
+        drawings.append(curve_text(f"{name.replace('_', ' ')} of {where}", values))
+    drawings += [curve_text(*curve) for curve in run.stream.curves(run.num_steps).items()]
+    return "\n\n".join(drawings)
 
 
 def schedule_text(
     schedule: Schedule, *, num_steps: int, peaks: Sequence[tuple[str, float]], width: int = 80
 ) -> str:
-    """Draw the learning rate of a run, with a table of its values where it turns.
+    """Draw the learning rate of a run.
 
     Args:
       schedule: multiplier of the peak.
@@ -405,51 +383,17 @@ def schedule_text(
     """
     (name, peak), *others = peaks
     values = [schedule(step) * peak for step in range(num_steps)]
-    curve = Curve(f"learning rate of {name}", "rate", values, peak)
     scaled = [
         f"{other}: {rate / peak:.3g} times as much\n" for other, rate in others if rate != peak
     ]
-    return "".join([curve_text(curve, whole="of the peak", width=width), *scaled])
+    return "".join([curve_text(f"learning rate of {name}", values, width=width), *scaled])
 
 
-def curve_text(curve: Curve, *, whole: str = "of the full", width: int = 80) -> str:
-    """Draw a curve, with a table of its values where it turns or jumps.
-
-    Args:
-      curve: what changes.
-      whole: title of the column of fractions, which a curve up to 1 lacks.
-      width: columns of the drawing.
-    """
-    turns = turns_of([value / curve.full for value in curve.values])
-    shown = turns if len(turns) <= _LISTED else [*turns[: _LISTED - 1], turns[-1]]
-    rows = [("step", curve.unit, whole, "")]
-    rows += [
-        (f"{t.step:,}", _number(t.value * curve.full), f"{t.value:.4g}", t.what) for t in shown
-    ]
-    columns = range(2 if curve.full == 1 else 3)
-    widths = [max(len(row[i]) for row in rows) for i in columns]
-    table = ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in columns), row[3]]) for row in rows]
-    if left := len(turns) - len(shown):
-        table.insert(-1, f"{'...':>{widths[0]}}  {left} more")
-    title = f"{curve.name} over {len(curve.values):,} steps"
-    lines = [title, "", *_drawing(curve.values, width), "", *table]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def turns_of(values: Sequence[float]) -> list[Turn]:
-    """Return the first and the last step, and those between at which a curve changes direction.
-
-    For a step function, the steps at which it jumps.
-    """
-    slopes = [(after > before) - (after < before) for before, after in itertools.pairwise(values)]
-    corners = list(enumerate(itertools.pairwise(slopes), start=1))
-    if any(slopes) and not any(before and after for _, (before, after) in corners):
-        turns = {i: "from here" for i, (before, _) in corners if before}
-    else:
-        turns = {i: _TURNS[corner] for i, corner in corners if corner[0] != corner[1]}
-    turns = {0: "first step", **turns}
-    turns.setdefault(len(values) - 1, "last step")
-    return [Turn(i + 1, values[i], what) for i, what in turns.items()]
+def curve_text(name: str, values: Sequence[float], *, width: int = 80) -> str:
+    """Draw what changes over the steps of a run, with its first, largest and last value."""
+    title = f"{name} over {len(values):,} steps"
+    ends = f"from {values[0]:.6g} to {values[-1]:.6g}, at most {max(values):.6g}"
+    return "".join(f"{line.rstrip()}\n" for line in [title, "", *_drawing(values, width), "", ends])
 
 
 def _drawing(values: Sequence[float], width: int) -> list[str]:
@@ -470,7 +414,3 @@ def _drawing(values: Sequence[float], width: int) -> list[str]:
     last = f"{len(values):,}"
     axis = f"{'1':<{count - len(last)}}{last}"
     return [*lines, f"{labels[2]:>{margin}} └{'─' * count}", f"{'':>{margin + 2}}{axis}"]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) < _LONG and value == int(value) else f"{value:.4g}"
