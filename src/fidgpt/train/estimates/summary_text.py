@@ -123,13 +123,21 @@ def _model(run: Recipe, facts: Facts) -> Rows:
     with contextlib.suppress(*NEEDS_NUMBERS):
         token, text = (cache_bytes(replica, context=size) for size in (1, run.seq_len))
         cached = f"{bytes_text(token)} per token, {bytes_text(text)} for {run.seq_len:,}"
-    parts = {"trained": facts.trained_parameters, "active for a token": count.active}
     return [
-        ("parameters", _number_text(count.total)),
-        *((name, _number_text(part)) for name, part in parts.items() if part != count.total),
+        *_parameters(facts),
         ("token embeddings", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
-        ("shared", _shared(facts)),
         ("KV cache", cached),
+    ]
+
+
+def _parameters(facts: Facts) -> Rows:
+    """Return rows for the parameters, and for what happens to them at the start and on a mesh."""
+    total = facts.parameters.total
+    parts = {"trained": facts.trained_parameters, "active for a token": facts.parameters.active}
+    return [
+        ("parameters", _number_text(total)),
+        *((name, _number_text(part)) for name, part in parts.items() if part != total),
+        ("shared", ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"),
         *_on_meshes(facts),
         *([("starts from", facts.weights)] if facts.weights else []),
     ]
@@ -228,10 +236,17 @@ def _collectives(processes: Sequence[Counter[Sent]]) -> Rows:
 
 
 def memory_rows(facts: Facts) -> Rows:
-    """Return what one device needs."""
+    """Return what one device needs, and main memory for checkpoints, if it holds any."""
     when = ", as the optimizer steps" if facts.memory.freed else ""
-    peak = f"{bytes_text(int(facts.plan.peak))} at the peak{when}{_lack_text(facts)}"
-    return [("memory per device", peak), *kinds_of_memory(facts.plan), *_copies(facts)]
+    there = bytes_text(int(facts.cluster.device.memory))
+    lack = "" if facts.plan.fits else f"; it has {there} only"
+    peak = f"{bytes_text(int(facts.plan.peak))} at the peak{when}{lack}"
+    copies = f"{bytes_text(facts.copies)} of main memory per machine"
+    return [
+        ("memory per device", peak),
+        *kinds_of_memory(facts.plan),
+        *([("checkpoints in memory", copies)] if facts.copies else []),
+    ]
 
 
 def kinds_of_memory(plan: Plan) -> Rows:
@@ -264,32 +279,8 @@ def _run(facts: Facts) -> Rows:
 
 def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     """Return what will run and where it writes, as rows of a name and a value."""
-    count = facts.parameters
-    active = f", {count.active:,} of them for a token" if count.active != count.total else ""
-    trained = facts.trained_parameters
-    parts = active + (f", {trained:,} of them trained" if trained != count.total else "")
-    rows = [
-        ("parameters", f"{count.total:,}{parts}"),
-        ("shared parameters", _shared(facts)),
-        *_on_meshes(facts),
-        ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
-        ("tokens", tokens_text(facts)),
-        ("device", _device_text(facts)),
-        ("memory", memory_text(facts)),
-        *_copies(facts),
-        ("writes to", str(run.path)),
-    ]
-    if step:
-        rows.append(("resumes after", f"step {step:,}"))
-    elif facts.weights:
-        rows.append(("starts from", facts.weights))
-    return table_of(rows)
-
-
-def _copies(facts: Facts) -> Rows:
-    """Return a row for the checkpoints in memory, if there are any."""
-    text = f"{bytes_text(facts.copies)} of main memory per machine"
-    return [("checkpoints in memory", text)] if facts.copies else []
+    rows = [*_parameters(facts), *_run(facts), *memory_rows(facts), ("writes to", str(run.path))]
+    return table_of([*rows, ("resumes after", f"step {step:,}")] if step else rows)
 
 
 def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
@@ -299,30 +290,12 @@ def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
     return rows if facts.dropout_matches_one_process else [*rows, ("dropout", drops)]
 
 
-def _shared(facts: Facts) -> str:
-    return ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"
-
-
 def _device_text(facts: Facts) -> str:
     """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
     size = facts.cluster.size
     processes = f"{size} x " if size > 1 else ""
     peak = magnitude(facts.peak_flops, [*_FLOPS, "E"])
     return f"{processes}{facts.cluster.device.kind}, {facts.precision}, {peak}FLOP/s at best"
-
-
-def memory_text(facts: Facts) -> str:
-    """Describe in short what a device needs."""
-    memory, rows = facts.memory, counted(facts.plan.sequences, "sequence")
-    share = bytes_text(int(memory.activations + memory.temporary + memory.freed))
-    activations = f"{share} of it activations of {rows}" if facts.plan.is_executed else _UNKNOWN
-    return f"{bytes_text(int(facts.plan.peak))} per device, {activations}{_lack_text(facts)}"
-
-
-def _lack_text(facts: Facts) -> str:
-    """Describe what a device has if that is less than it needs; else empty."""
-    there = facts.cluster.device.memory
-    return "" if facts.plan.fits else f"; it has {bytes_text(int(there))} only"
 
 
 def duration(seconds: int | float) -> str:
