@@ -18,7 +18,6 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -33,8 +32,6 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
-from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from fidgpt import forking
 from fidgpt.cli.app import MISTAKE, fail
@@ -44,9 +41,7 @@ _DEFAULTS = {  # of the environment
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
 }
-_HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
-FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
 _UNKNOWN = 5.0  # seconds until a host that no name server knows is refused
 _REPORTING = 10.0  # seconds that other nodes get to print what has failed
@@ -132,9 +127,7 @@ class _Wait:
                 time.sleep(_REPORTING)
 
     def bound(self, arguments: Any, config: Any) -> None:
-        """Bound the wait, which is named after a while.
-
-        Nodes that may come and go wait as long as torchrun lets them.
+        """Bound the wait, but for nodes that may come and go, which torchrun lets wait longer.
 
         Args:
           arguments: flags of torchrun.
@@ -152,26 +145,6 @@ class _Wait:
         if not seconds.isdecimal():
             raise ValueError(f"--rdzv-conf={self.setting}={seconds} must be whole seconds.")
         self.seconds = int(seconds)
-        for handler in _HANDLERS if self._has_others else ():
-            method = inspect.unwrap(handler.next_rendezvous)
-            setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
-
-    def _naming(self, wait: Callable[[Any], Any], nodes: str) -> Callable[[Any], Any]:
-        """Return what waits for the other nodes, and prints so after a while."""
-        text = f"waiting for other nodes at {self.place}: --nnodes={nodes}, {self.seconds} s ..."
-
-        @functools.wraps(wait)
-        def waiting(handler: Any) -> Any:
-            # At once: the standard streams of processes that are forked must not be locked.
-            timer = threading.Timer(FIRST_WARNING, os.write, (2, f"{text}\n".encode()))
-            timer.daemon = True
-            timer.start()
-            try:
-                return wait(handler)
-            finally:
-                timer.cancel()
-
-        return waiting
 
 
 def _require_program(arguments: Any) -> None:

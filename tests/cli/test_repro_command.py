@@ -41,7 +41,8 @@ def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> N
     flags.append("--config=set:samples=None")
     assert repro(command, *flags) == flags
     run = tmp_path / "run"
-    assert command(train.main, *flags, f"--run_dir={run}").status == 0
+    idle = [flags[1], "--allow_noop"]
+    assert command(train.main, *flags, *idle, f"--run_dir={run}").status == 0
     found = repro(command, f"--config=config_file:{run}/config.json")
     assert found == flags
 

@@ -28,7 +28,7 @@ from fidgpt.runs.building import build_trainer
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.facts import facts_of, in_short, parameter_groups
-from fidgpt.train.estimates.summary_text import memory_text
+from fidgpt.train.estimates.summary_text import memory_rows
 from fidgpt.train.goodput import PLAN, PlannedRun
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
@@ -230,7 +230,7 @@ def test_what_needs_numbers_is_unknown(cfg: fdl.Config) -> None:
     facts = facts_of(trainer, cluster_named("h100x1"))  # on a small CPU model zeros are tried
     assert not facts.plan.is_executed and not facts.memory.activations
     assert facts.memory.weights == sum(p.nbytes for p in trainer.model.parameters())
-    assert "unknown" in memory_text(facts)
+    assert "unknown" in str(memory_rows(facts))
 
 
 def test_a_run_compares_its_plan_with_what_was_measured(tmp_path: Path) -> None:

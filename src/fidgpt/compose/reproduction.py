@@ -14,6 +14,7 @@ import fiddle as fdl
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.report import is_noop
 from fidgpt.compose.sources import RESUMED, is_url
 from fidgpt.errors import at
 from fidgpt.graph import ConfigError, codec, diff_text, parts, provenance, suggest
@@ -194,12 +195,15 @@ def _reproduced(cfg: fdl.Config, start: Sequence[str], catalogue: Catalogue) -> 
 
     if not _is_composable(start, catalogue):
         start = [nearest(cfg, named_graphs(catalogue))]
-    return repro(
+    result = repro(
         cfg,
         start,
         compose=lambda directives: composed(*directives),
         part_name=lambda function: part_name(function, catalogue),
     )
+    # A command refuses directives that change nothing, which the original one may have allowed.
+    effects = compose(result.directives, catalogue).effects
+    return result._replace(directives=[one.text for one in effects if not is_noop(one)])
 
 
 def part_name(function: Any, catalogue: Catalogue) -> str:

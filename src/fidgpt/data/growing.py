@@ -6,13 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fidgpt.data.batches import Batch
-from fidgpt.data.streams import (
-    BegunStage,
-    Curve,
-    IndexedStream,
-    TrainingStream,
-    WrappedStream,
-)
+from fidgpt.data.streams import BegunStage, IndexedStream, TrainingStream, WrappedStream
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 
@@ -70,10 +64,9 @@ class GrowingBatch(WrappedStream):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_within(self._start(steps))
 
-    def curves(self, num_steps: int) -> list[Curve]:
+    def curves(self, num_steps: int) -> dict[str, list[float]]:
         sizes = [float(self.size(step)) for step in range(num_steps)]
-        curve = Curve("batch size", "sequences", sizes, float(self.batch_size))
-        return [curve, *super().curves(num_steps)]
+        return {"batch size": sizes, **super().curves(num_steps)}
 
     def _start(self, step: int) -> int:
         """Return the first sequence of a step."""
@@ -133,7 +126,6 @@ class GrowingSequence(WrappedStream):
         batch = self.stream.batch(step, rank=rank, world_size=world_size)
         return batch.map(lambda rows: rows.unfold(1, length + 1, length).flatten(0, 1))
 
-    def curves(self, num_steps: int) -> list[Curve]:
+    def curves(self, num_steps: int) -> dict[str, list[float]]:
         lengths = [float(self.length(step)) for step in range(num_steps)]
-        curve = Curve("sequence length", "tokens", lengths, float(self.seq_len))
-        return [curve, *super().curves(num_steps)]
+        return {"sequence length": lengths, **super().curves(num_steps)}

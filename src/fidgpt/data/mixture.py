@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fidgpt.data.batches import Batch, rows_by_group
 from fidgpt.data.errors import DataError
-from fidgpt.data.streams import BegunStage, Curve, IndexedStream
+from fidgpt.data.streams import BegunStage, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.schedule import Schedule
@@ -225,15 +225,15 @@ class Mixture(IndexedStream):
             sources[chosen], numbers[chosen] = source, before[source] + rank
         return sources, numbers
 
-    def curves(self, num_steps: int) -> list[Curve]:
+    def curves(self, num_steps: int) -> dict[str, list[float]]:
         if len(self.stages) < 2:
-            return []
+            return {}
         begins = [stage.begin for stage in self.stages]
         stages = (np.searchsorted(begins, np.arange(num_steps), side="right") - 1).tolist()
-        curves = []
+        curves = {}
         for name in self.streams:
             shares = [s.counts.get(name, 0) / sum(s.counts.values()) for s in self.stages]
-            curves.append(Curve(f"share of {name}", "share", [shares[at] for at in stages], 1.0))
+            curves[f"share of {name}"] = [shares[at] for at in stages]
         return curves
 
     def stages_within(self, count: int) -> list[BegunStage]:

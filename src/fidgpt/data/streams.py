@@ -25,7 +25,6 @@ from fidgpt.ranges import require_size
 
 __all__ = [
     "BegunStage",
-    "Curve",
     "EvaluationStream",
     "HeldOut",
     "IndexedStream",
@@ -65,22 +64,6 @@ class BegunStage(NamedTuple):
         return f"step {self.begin} ({shares})"
 
 
-class Curve(NamedTuple):
-    """A quantity that changes over the steps of a run, for plots.
-
-    Attributes:
-      name: name of the quantity.
-      unit: unit of the values.
-      values: one per step.
-      full: the value that counts as 100%.
-    """
-
-    name: str
-    unit: str
-    values: list[float]
-    full: float
-
-
 class TrainingStream(abc.ABC):
     """Training batches as a pure function of the step; call `prepare` first."""
 
@@ -100,9 +83,9 @@ class TrainingStream(abc.ABC):
         """Return the stages of mixtures that begin within the first `steps` steps."""
         return []
 
-    def curves(self, num_steps: int) -> list[Curve]:
-        """Return the quantities that schedules and stages change; the text may be missing."""
-        return []
+    def curves(self, num_steps: int) -> dict[str, list[float]]:
+        """Return what schedules and stages change, a value for each step; texts may be missing."""
+        return {}
 
     @property
     @abc.abstractmethod
@@ -141,7 +124,7 @@ class WrappedStream(TrainingStream):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_begun(steps)
 
-    def curves(self, num_steps: int) -> list[Curve]:
+    def curves(self, num_steps: int) -> dict[str, list[float]]:
         return self.stream.curves(num_steps)
 
     @property

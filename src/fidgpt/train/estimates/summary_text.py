@@ -7,14 +7,12 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import NamedTuple
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from fidgpt.cost import NEEDS_NUMBERS, PlaceCost, cache_bytes, cost_by_place, without_memory
-from fidgpt.data import Curve
 from fidgpt.plan import Plan
 from fidgpt.recording import Sent
 from fidgpt.schedule import Schedule
@@ -125,13 +123,21 @@ def _model(run: Recipe, facts: Facts) -> Rows:
     with contextlib.suppress(*NEEDS_NUMBERS):
         token, text = (cache_bytes(replica, context=size) for size in (1, run.seq_len))
         cached = f"{bytes_text(token)} per token, {bytes_text(text)} for {run.seq_len:,}"
-    parts = {"trained": facts.trained_parameters, "active for a token": count.active}
     return [
-        ("parameters", _number_text(count.total)),
-        *((name, _number_text(part)) for name, part in parts.items() if part != count.total),
+        *_parameters(facts),
         ("token embeddings", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
-        ("shared", _shared(facts)),
         ("KV cache", cached),
+    ]
+
+
+def _parameters(facts: Facts) -> Rows:
+    """Return rows for the parameters, and for what happens to them at the start and on a mesh."""
+    total = facts.parameters.total
+    parts = {"trained": facts.trained_parameters, "active for a token": facts.parameters.active}
+    return [
+        ("parameters", _number_text(total)),
+        *((name, _number_text(part)) for name, part in parts.items() if part != total),
+        ("shared", ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"),
         *_on_meshes(facts),
         *([("starts from", facts.weights)] if facts.weights else []),
     ]
@@ -230,10 +236,17 @@ def _collectives(processes: Sequence[Counter[Sent]]) -> Rows:
 
 
 def memory_rows(facts: Facts) -> Rows:
-    """Return what one device needs."""
+    """Return what one device needs, and main memory for checkpoints, if it holds any."""
     when = ", as the optimizer steps" if facts.memory.freed else ""
-    peak = f"{bytes_text(int(facts.plan.peak))} at the peak{when}{_lack_text(facts)}"
-    return [("memory per device", peak), *kinds_of_memory(facts.plan), *_copies(facts)]
+    there = bytes_text(int(facts.cluster.device.memory))
+    lack = "" if facts.plan.fits else f"; it has {there} only"
+    peak = f"{bytes_text(int(facts.plan.peak))} at the peak{when}{lack}"
+    copies = f"{bytes_text(facts.copies)} of main memory per machine"
+    return [
+        ("memory per device", peak),
+        *kinds_of_memory(facts.plan),
+        *([("checkpoints in memory", copies)] if facts.copies else []),
+    ]
 
 
 def kinds_of_memory(plan: Plan) -> Rows:
@@ -266,32 +279,8 @@ def _run(facts: Facts) -> Rows:
 
 def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     """Return what will run and where it writes, as rows of a name and a value."""
-    count = facts.parameters
-    active = f", {count.active:,} of them for a token" if count.active != count.total else ""
-    trained = facts.trained_parameters
-    parts = active + (f", {trained:,} of them trained" if trained != count.total else "")
-    rows = [
-        ("parameters", f"{count.total:,}{parts}"),
-        ("shared parameters", _shared(facts)),
-        *_on_meshes(facts),
-        ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
-        ("tokens", tokens_text(facts)),
-        ("device", _device_text(facts)),
-        ("memory", memory_text(facts)),
-        *_copies(facts),
-        ("writes to", str(run.path)),
-    ]
-    if step:
-        rows.append(("resumes after", f"step {step:,}"))
-    elif facts.weights:
-        rows.append(("starts from", facts.weights))
-    return table_of(rows)
-
-
-def _copies(facts: Facts) -> Rows:
-    """Return a row for the checkpoints in memory, if there are any."""
-    text = f"{bytes_text(facts.copies)} of main memory per machine"
-    return [("checkpoints in memory", text)] if facts.copies else []
+    rows = [*_parameters(facts), *_run(facts), *memory_rows(facts), ("writes to", str(run.path))]
+    return table_of([*rows, ("resumes after", f"step {step:,}")] if step else rows)
 
 
 def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
@@ -301,30 +290,12 @@ def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
     return rows if facts.dropout_matches_one_process else [*rows, ("dropout", drops)]
 
 
-def _shared(facts: Facts) -> str:
-    return ", ".join(" = ".join([a, *b]) for a, b in facts.shared.items()) or "none"
-
-
 def _device_text(facts: Facts) -> str:
     """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
     size = facts.cluster.size
     processes = f"{size} x " if size > 1 else ""
     peak = magnitude(facts.peak_flops, [*_FLOPS, "E"])
     return f"{processes}{facts.cluster.device.kind}, {facts.precision}, {peak}FLOP/s at best"
-
-
-def memory_text(facts: Facts) -> str:
-    """Describe in short what a device needs."""
-    memory, rows = facts.memory, counted(facts.plan.sequences, "sequence")
-    share = bytes_text(int(memory.activations + memory.temporary + memory.freed))
-    activations = f"{share} of it activations of {rows}" if facts.plan.is_executed else _UNKNOWN
-    return f"{bytes_text(int(facts.plan.peak))} per device, {activations}{_lack_text(facts)}"
-
-
-def _lack_text(facts: Facts) -> str:
-    """Describe what a device has if that is less than it needs; else empty."""
-    there = facts.cluster.device.memory
-    return "" if facts.plan.fits else f"; it has {bytes_text(int(there))} only"
 
 
 def duration(seconds: int | float) -> str:
@@ -355,25 +326,6 @@ def counted(number: int, noun: str) -> str:
 
 _HEIGHT = 10
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_LISTED = 16
-_LONG = 1e15  # larger numbers are written with an exponent
-# What a curve does at a step, by the signs of its slopes before and after it.
-_TURNS = {
-    (1, -1): "peak",
-    (1, 0): "constant from here",
-    (-1, 0): "constant from here",
-    (0, -1): "decays from here",
-    (0, 1): "rises from here",
-    (-1, 1): "minimum",
-}
-
-
-class Turn(NamedTuple):
-    """A step, counted from 1, at which a schedule starts, ends or changes its course."""
-
-    step: int
-    value: float
-    what: str
 
 
 def schedules_text(run: Recipe) -> str:
@@ -386,16 +338,15 @@ def schedules_text(run: Recipe) -> str:
         held = [(group.name, group.settings[name]) for group in groups if group.settings.get(name)]
         where, peak = held[0] if held else ("every group", 1.0)
         values = [other(step) * peak for step in steps]
-        drawings.append(
-            curve_text(Curve(f"{name.replace('_', ' ')} of {where}", "value", values, peak))
-        )
-    return "\n\n".join([*drawings, *map(curve_text, run.stream.curves(run.num_steps))])
+        drawings.append(curve_text(f"{name.replace('_', ' ')} of {where}", values))
+    drawings += [curve_text(*curve) for curve in run.stream.curves(run.num_steps).items()]
+    return "\n\n".join(drawings)
 
 
 def schedule_text(
     schedule: Schedule, *, num_steps: int, peaks: Sequence[tuple[str, float]], width: int = 80
 ) -> str:
-    """Draw the learning rate of a run, with a table of its values where it turns.
+    """Draw the learning rate of a run.
 
     Args:
       schedule: multiplier of the peak.
@@ -405,51 +356,17 @@ def schedule_text(
     """
     (name, peak), *others = peaks
     values = [schedule(step) * peak for step in range(num_steps)]
-    curve = Curve(f"learning rate of {name}", "rate", values, peak)
     scaled = [
         f"{other}: {rate / peak:.3g} times as much\n" for other, rate in others if rate != peak
     ]
-    return "".join([curve_text(curve, whole="of the peak", width=width), *scaled])
+    return "".join([curve_text(f"learning rate of {name}", values, width=width), *scaled])
 
 
-def curve_text(curve: Curve, *, whole: str = "of the full", width: int = 80) -> str:
-    """Draw a curve, with a table of its values where it turns or jumps.
-
-    Args:
-      curve: what changes.
-      whole: title of the column of fractions, which a curve up to 1 lacks.
-      width: columns of the drawing.
-    """
-    turns = turns_of([value / curve.full for value in curve.values])
-    shown = turns if len(turns) <= _LISTED else [*turns[: _LISTED - 1], turns[-1]]
-    rows = [("step", curve.unit, whole, "")]
-    rows += [
-        (f"{t.step:,}", _number(t.value * curve.full), f"{t.value:.4g}", t.what) for t in shown
-    ]
-    columns = range(2 if curve.full == 1 else 3)
-    widths = [max(len(row[i]) for row in rows) for i in columns]
-    table = ["  ".join([*(f"{row[i]:>{widths[i]}}" for i in columns), row[3]]) for row in rows]
-    if left := len(turns) - len(shown):
-        table.insert(-1, f"{'...':>{widths[0]}}  {left} more")
-    title = f"{curve.name} over {len(curve.values):,} steps"
-    lines = [title, "", *_drawing(curve.values, width), "", *table]
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def turns_of(values: Sequence[float]) -> list[Turn]:
-    """Return the first and the last step, and those between at which a curve changes direction.
-
-    For a step function, the steps at which it jumps.
-    """
-    slopes = [(after > before) - (after < before) for before, after in itertools.pairwise(values)]
-    corners = list(enumerate(itertools.pairwise(slopes), start=1))
-    if any(slopes) and not any(before and after for _, (before, after) in corners):
-        turns = {i: "from here" for i, (before, _) in corners if before}
-    else:
-        turns = {i: _TURNS[corner] for i, corner in corners if corner[0] != corner[1]}
-    turns = {0: "first step", **turns}
-    turns.setdefault(len(values) - 1, "last step")
-    return [Turn(i + 1, values[i], what) for i, what in turns.items()]
+def curve_text(name: str, values: Sequence[float], *, width: int = 80) -> str:
+    """Draw what changes over the steps of a run, with its first, largest and last value."""
+    title = f"{name} over {len(values):,} steps"
+    ends = f"from {values[0]:.6g} to {values[-1]:.6g}, at most {max(values):.6g}"
+    return "".join(f"{line.rstrip()}\n" for line in [title, "", *_drawing(values, width), "", ends])
 
 
 def _drawing(values: Sequence[float], width: int) -> list[str]:
@@ -470,7 +387,3 @@ def _drawing(values: Sequence[float], width: int) -> list[str]:
     last = f"{len(values):,}"
     axis = f"{'1':<{count - len(last)}}{last}"
     return [*lines, f"{labels[2]:>{margin}} └{'─' * count}", f"{'':>{margin + 2}}{axis}"]
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) < _LONG and value == int(value) else f"{value:.4g}"
