@@ -455,9 +455,9 @@ class _Estimate:
         # Compiled blocks keep less than is counted, by as much as their holes take.
         compiled = sum(number * part.kept for part, number in parts if part.is_compiled)
         holes = _HOLES * max(0.0, freed - inside - compiled) + _HOLES_INSIDE * inside
-        # Gradients that exist already have their places.
+        # Gradients find the place of logits, or their own one of an earlier micro-batch.
         unplaced = sum(number * part.unplaced for part, number in parts)
-        return holes + (0 if waiting else unplaced)
+        return holes + max(0.0, unplaced - (temporary - inside) - waiting)
 
     def _gathered(self, stages: Sequence[Stage]) -> float:
         """Return the bytes of weights and gradients that FSDP has gathered at a time."""
