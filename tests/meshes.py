@@ -325,7 +325,9 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "prefix": partial(base, use_prefix_mask, fiddlers.tie_embeddings),
     "muon": partial(base, fiddlers.use_moe, fiddlers.use_muon),
     "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
-    "balanced": partial(base, fiddlers.use_moe, fiddlers.use_loss_free_balancing),
+    "balanced": partial(
+        base, fiddlers.use_gelu, fiddlers.use_moe, fiddlers.use_loss_free_balancing
+    ),
     # Norms of torch's, which start themselves; positions at the root; one block for all layers;
     # an activation with parameters and buffers.
     "classic": partial(
