@@ -64,7 +64,7 @@ USUAL = {
         *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
         *("llama/zero2", "lora/zero2"),
         *("nanochat/shard", "nanochat/sequence", "nanochat/ulysses"),
-        *("packing+4/dual_pipe_v", "classic+4/gpipe"),
+        *("packing+4/dual_pipe_v", "packing+4/breadth_first", "classic+4/gpipe"),
     ],
     4: [
         *("deepseek_v3/context_expert", "gpt_oss/tensor_expert", "separate/shard_expert"),
