@@ -210,12 +210,8 @@ def test_experts_get_what_changes_processes_and_no_more(tmp_path: Path) -> None:
 COUNTED = {
     2: ["qwen3_moe/expert", "llama/zero2", "llama/replicate", "qwen3/sequence"],
     4: [
-        *(
-            "qwen3_moe+4/pipeline_expert",
-            "qwen3_moe+4/pipeline_expert_zero2",
-            "llama+4/pipeline_shard",
-        ),
-        "llama/replicate_shard",
+        *("qwen3_moe+4/pipeline_expert", "qwen3_moe+4/pipeline_expert_zero2"),
+        *("llama+4/pipeline_shard", "llama/replicate_shard"),
     ],
 }
 
@@ -237,6 +233,13 @@ def test_a_step_sends_what_the_summary_shows(number: int, tmp_path: Path) -> Non
                 is_sum, mean = kind == "all-reduce", sum(sizes[kind] for _, sizes in own) / many
                 assert 0 <= own[0][0][kind] - sum(of_kind.values()) <= 3 * is_sum, (case, kind)
                 assert mean == pytest.approx(size, rel=0.01, abs=2000 * is_sum), (case, kind)
+
+
+def test_tokens_are_counted_in_the_layers_of_predictions_too() -> None:
+    facts = facts_of(meshes.built("mixture", meshes.mesh(context=2)), cluster_named("h100x2"))
+    gathers = sum(n for one, n in facts.collectives[0].items() if one.kind == "gather")
+    # Of the keys of two layers and a prediction, in four micro-batches, which are recomputed.
+    assert gathers == (2 + 1) * 4 * (1 + 1 + 1)
 
 
 def test_a_missing_sum_is_found() -> None:
