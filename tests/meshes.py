@@ -167,10 +167,7 @@ MESHES: dict[int, dict[str, Fiddler]] = {
 }
 
 
-PIPELINES = {
-    *SCHEDULES,
-    *(name for meshes in MESHES.values() for name in meshes if name.startswith("pipeline")),
-}
+PIPELINES = {*SCHEDULES, *(n for names in MESHES.values() for n in names if "pipeline" in n)}
 
 
 def base(*changes: Fiddler) -> fdl.Config:

@@ -298,6 +298,9 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
     parallel = build_trainer(cfg).parallel
     assert isinstance(parallel, MeshParallel)
     assert isinstance(parallel.parts["context"], UlyssesContext)
+    fiddlers.use_preferences(cfg, "pairs.jsonl")
+    with pytest.raises(ConfigErrors, match="need whole sequences, which context=2 processes"):
+        build_trainer(cfg)
 
 
 def test_a_zigzag_gives_all_processes_the_same_pairs_of_query_and_key() -> None:
