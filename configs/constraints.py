@@ -13,8 +13,8 @@ from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import KimiDeltaNet, LatentAttention, LearnedPositions, LoRALinear, StackedLoRA
 from fidgpt.optim import Adafactor, Muon, NorMuon, mup_groups
-from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
-from fidgpt.train import PipelineStep
+from fidgpt.parallel import CONTEXT, PIPELINE, DataParallel, Mesh, MeshSizes, fitting
+from fidgpt.train import PipelineStep, PreferenceStep
 
 __all__ = [
     "batch_fills_the_mesh",
@@ -22,6 +22,7 @@ __all__ = [
     "mup_fits_the_model",
     "mup_fits_the_optimizer",
     "norm_eps_is_not_negative",
+    "preferences_have_whole_sequences",
     "sequences_fit_positions",
     "vocabulary_covers_bytes",
 ]
@@ -60,8 +61,7 @@ def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
     batch_size = computed(getattr(cfg, "batch_size", None))
     if mesh is None or mesh[PIPELINE] == 1 or not isinstance(batch_size, int):
         return
-    function: Any = fdl.get_callable(step) if isinstance(step, fdl.Buildable) else None
-    if not isinstance(function, type) or not issubclass(function, PipelineStep):
+    if not _is_step(step, PipelineStep):
         return
     rows = batch_size // mesh.data_size
     size = computed(getattr(cfg, "micro_batch_size", None))
@@ -80,6 +80,24 @@ def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
             place="micro_batch_size",
             sources=["micro_batch_size", "batch_size", "parallel.mesh.pipeline", "step.schedule"],
         ) from None
+
+
+def preferences_have_whole_sequences(cfg: fdl.Config) -> None:
+    """Raise ConfigError if processes share the sequences of pairs, which are scored as a whole."""
+    mesh, step = _mesh(cfg, _world_size()), getattr(cfg, "step", None)
+    if mesh is not None and mesh[CONTEXT] > 1 and _is_step(step, PreferenceStep):
+        raise ConfigError(
+            f"preferences need whole sequences, which context={mesh[CONTEXT]} processes would "
+            "share: use context=1, and shard or tensor for several processes.",
+            place="step",
+            sources=["parallel.mesh.context", "step"],
+        )
+
+
+def _is_step(step: Any, kind: type) -> bool:
+    """Return whether a step of a config is of a kind."""
+    function: Any = fdl.get_callable(step) if isinstance(step, fdl.Buildable) else None
+    return isinstance(function, type) and issubclass(function, kind)
 
 
 def _world_size() -> int | None:

@@ -26,6 +26,7 @@ from fidgpt.train.state import TrainState, progress
 
 SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2
 END_OF_TEXT = 256  # of bytes
+SCHEDULES = ("gpipe", "interleaved", "breadth_first", "zero_bubble", "zero_bubble_v", "dual_pipe_v")
 Fiddler = Callable[[fdl.Config], object]
 
 
@@ -107,11 +108,7 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "expert": mesh(shard=2, expert=2),
         "context_expert": mesh(context=2, expert=2),
         "pipeline": pipeline(),
-        "gpipe": pipeline("gpipe"),
-        "interleaved": pipeline("interleaved"),
-        "zero_bubble": pipeline("zero_bubble"),
-        "zero_bubble_v": pipeline("zero_bubble_v"),
-        "dual_pipe_v": pipeline("dual_pipe_v"),
+        **{name: pipeline(name) for name in SCHEDULES},
     },
     4: {
         "tensor": mesh(tensor=4),
@@ -170,10 +167,7 @@ MESHES: dict[int, dict[str, Fiddler]] = {
 }
 
 
-PIPELINES = {
-    *("gpipe", "interleaved", "zero_bubble", "zero_bubble_v", "dual_pipe_v"),
-    *(name for meshes in MESHES.values() for name in meshes if name.startswith("pipeline")),
-}
+PIPELINES = {*SCHEDULES, *(n for names in MESHES.values() for n in names if "pipeline" in n)}
 
 
 def base(*changes: Fiddler) -> fdl.Config:
@@ -325,7 +319,9 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "prefix": partial(base, use_prefix_mask, fiddlers.tie_embeddings),
     "muon": partial(base, fiddlers.use_moe, fiddlers.use_muon),
     "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
-    "balanced": partial(base, fiddlers.use_moe, fiddlers.use_loss_free_balancing),
+    "balanced": partial(
+        base, fiddlers.use_gelu, fiddlers.use_moe, fiddlers.use_loss_free_balancing
+    ),
     # Norms of torch's, which start themselves; positions at the root; one block for all layers;
     # an activation with parameters and buffers.
     "classic": partial(
@@ -333,6 +329,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         fiddlers.use_layer_norm,
         fiddlers.use_learned_positions,
         fiddlers.use_xielu,
+        fiddlers.use_moe,
         fiddlers.share_blocks,
     ),
     "schedule_free": partial(base, fiddlers.use_schedule_free),

@@ -64,7 +64,7 @@ USUAL = {
         *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
         *("llama/zero2", "lora/zero2"),
         *("nanochat/shard", "nanochat/sequence", "nanochat/ulysses"),
-        *("packing+4/dual_pipe_v", "classic+4/gpipe"),
+        *("packing+4/dual_pipe_v", "packing+4/breadth_first", "classic+4/gpipe"),
     ],
     4: [
         *("deepseek_v3/context_expert", "gpt_oss/tensor_expert", "separate/shard_expert"),
@@ -210,12 +210,8 @@ def test_experts_get_what_changes_processes_and_no_more(tmp_path: Path) -> None:
 COUNTED = {
     2: ["qwen3_moe/expert", "llama/zero2", "llama/replicate", "qwen3/sequence"],
     4: [
-        *(
-            "qwen3_moe+4/pipeline_expert",
-            "qwen3_moe+4/pipeline_expert_zero2",
-            "llama+4/pipeline_shard",
-        ),
-        "llama/replicate_shard",
+        *("qwen3_moe+4/pipeline_expert", "qwen3_moe+4/pipeline_expert_zero2"),
+        *("llama+4/pipeline_shard", "llama/replicate_shard"),
     ],
 }
 
@@ -237,6 +233,13 @@ def test_a_step_sends_what_the_summary_shows(number: int, tmp_path: Path) -> Non
                 is_sum, mean = kind == "all-reduce", sum(sizes[kind] for _, sizes in own) / many
                 assert 0 <= own[0][0][kind] - sum(of_kind.values()) <= 3 * is_sum, (case, kind)
                 assert mean == pytest.approx(size, rel=0.01, abs=2000 * is_sum), (case, kind)
+
+
+def test_tokens_are_counted_in_the_layers_of_predictions_too() -> None:
+    facts = facts_of(meshes.built("mixture", meshes.mesh(context=2)), cluster_named("h100x2"))
+    gathers = sum(n for one, n in facts.collectives[0].items() if one.kind == "gather")
+    # Of the keys of two layers and a prediction, in four micro-batches, which are recomputed.
+    assert gathers == (2 + 1) * 4 * (1 + 1 + 1)
 
 
 def test_a_missing_sum_is_found() -> None:
@@ -295,6 +298,9 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
     parallel = build_trainer(cfg).parallel
     assert isinstance(parallel, MeshParallel)
     assert isinstance(parallel.parts["context"], UlyssesContext)
+    fiddlers.use_preferences(cfg, "pairs.jsonl")
+    with pytest.raises(ConfigErrors, match="need whole sequences, which context=2 processes"):
+        build_trainer(cfg)
 
 
 def test_a_zigzag_gives_all_processes_the_same_pairs_of_query_and_key() -> None:

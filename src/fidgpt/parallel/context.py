@@ -24,7 +24,7 @@ from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import exchanged, gathered
 
-__all__ = ["GatheredContext", "UlyssesContext"]
+__all__ = ["CONTEXT", "GatheredContext", "UlyssesContext"]
 
 CONTEXT = Axis(name="context", splits_sequences=True, joins_shards=True)
 

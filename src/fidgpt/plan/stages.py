@@ -275,10 +275,11 @@ class _Process:
         sent, summed = Counter[Sent](), Counter[str]()
         for stage in self.own.values():
             for part, layers in stage.parts:
-                ahead = int(self.counts_first and part is not self.trace.parts[-1])
-                for work, passes in ((part.forward, 1 + ahead), (part.backward, 1)):
-                    each = layers * passes * self.number
-                    sent.update({one: round(count * each) for one, count in work.sent.items()})
+                each, works = layers * self.number, [part.forward.sent, part.backward.sent]
+                if self.counts_first:
+                    works.append(part.forward.sent - part.loss.sent)
+                for work in works:
+                    sent.update({one: round(count * each) for one, count in work.items()})
                 summed.update({axis: layers * size for axis, size in part.summed.items()})
         sent.update(Sent(axis, "reduce", 4 * size) for axis, size in summed.items())
         sent += self._between_stages() if len(self.places) > 1 else Counter()

@@ -57,6 +57,7 @@ class Part:
       name: `begin`, `end` with the loss, or the first layer of a kind.
       layers: the indices of its layers; empty outside of blocks.
       forward: work of the forward pass of one layer.
+      loss: the work in it that is left out where tokens are counted first.
       backward: work of the backward pass, with what it recomputes.
       kept: bytes that one layer keeps from its forward to its backward pass.
       unplaced: bytes of those gradients of one layer that are as large as each tensor of its
@@ -73,6 +74,7 @@ class Part:
     name: str
     layers: tuple[int, ...] = ()
     forward: Work
+    loss: Work = field(default_factory=Work)
     backward: Work
     kept: int = 0
     unplaced: int = 0
@@ -155,6 +157,7 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
         replace(
             b,
             forward=work(a.forward, b.forward),
+            loss=work(a.loss, b.loss),
             backward=work(a.backward, b.backward),
             kept=linear(a.kept, b.kept),
         )
@@ -470,7 +473,7 @@ def _trace_of(
     loss = work(LOSS).times(chunks)
     inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
     return Trace(
-        parts=(*parts, replace(end, forward=end.forward + loss)),
+        parts=(*parts, replace(end, forward=end.forward + loss, loss=loss)),
         kept=most,
         passing=max(recorder.peaks.values(), default=0) - most,
         passing_in_blocks=max(0, max([0, *inside]) - most),

@@ -114,13 +114,16 @@ class StageReports(StepReports):
     def _join_tallies(self, sums: Handle) -> None:
         """Let each module find its tally among the sums, in the order of the model."""
 
-        def part(begin: int, shape: Sequence[int]) -> Tensor:
-            return sums().narrow(0, begin, math.prod(shape)).round().long().view(*shape)
+        def part(begins: Sequence[int], shape: Sequence[int]) -> Tensor:
+            each = [sums().narrow(0, begin, math.prod(shape)) for begin in begins]
+            return torch.stack(each).sum(0).round().long().view(*shape)
 
-        begin, parts = 0, dict[str, Handle]()
+        # Layers on several processes may share a module, which each of them has a tally of.
+        begin, begins, parts = 0, dict[str, list[int]](), dict[str, Handle]()
         for layout in self._layouts:
             for path, shape in layout.tallies.items():
-                parts[path] = partial(part, begin, shape)
+                begins.setdefault(path, []).append(begin)
+                parts[path] = partial(part, begins[path], shape)
                 begin += math.prod(shape)
         for path, module in self._model.named_modules():
             if path in parts and isinstance(module, Tallier):

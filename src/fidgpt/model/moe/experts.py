@@ -130,8 +130,9 @@ class StackedExperts(Experts):
         """Return how the intermediate width of every expert may be divided over processes."""
         width = self.get_parameter("up").shape[1]
         wide, narrow = Columns(width, dim=1), SplitRows(width, dim=2)
-        columns = [f"{prefix}{name}" for name in ("gate", "up") for prefix in ("", "adapters.")]
-        biases = ["gate_bias", "up_bias"]
+        names = [name for name in ("gate", "up") if hasattr(self, name)]
+        columns = [f"{prefix}{name}" for name in names for prefix in ("", "adapters.")]
+        biases = [f"{name}_bias" for name in names]
         return Split(
             dict.fromkeys([*columns, *biases], wide)
             | dict.fromkeys(["down", "adapters.down"], narrow)
