@@ -61,6 +61,9 @@ class GrowingBatch(WrappedStream):
     def full_batches(self, steps: int) -> float:
         return self._start(steps) / self.batch_size
 
+    def growth(self, step: int) -> tuple[float, float]:
+        return self.size(step) / self.batch_size, self.stream.growth(step)[1]
+
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_within(self._start(steps))
 
@@ -119,6 +122,9 @@ class GrowingSequence(WrappedStream):
         while length > self.min_seq_len and length > allowed:
             length //= 2
         return length
+
+    def growth(self, step: int) -> tuple[float, float]:
+        return self.stream.growth(step)[0], self.length(step) / self.seq_len
 
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return the stream's rows, each split into seq_len / length(step) rows."""

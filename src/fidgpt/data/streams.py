@@ -79,6 +79,10 @@ class TrainingStream(abc.ABC):
         """Return the number of sequences in the first `steps` steps, in units of full batches."""
         return float(steps)
 
+    def growth(self, step: int) -> tuple[float, float]:
+        """Return the sequences of a step and their length, as shares of full ones."""
+        return 1.0, 1.0
+
     def stages_begun(self, steps: int) -> list[BegunStage]:
         """Return the stages of mixtures that begin within the first `steps` steps."""
         return []
@@ -120,6 +124,9 @@ class WrappedStream(TrainingStream):
 
     def full_batches(self, steps: int) -> float:
         return self.stream.full_batches(steps)
+
+    def growth(self, step: int) -> tuple[float, float]:
+        return self.stream.growth(step)
 
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stream.stages_begun(steps)

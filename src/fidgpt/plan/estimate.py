@@ -184,7 +184,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     worst = max(range(pipeline), key=lambda rank: memory[rank].total)
     updates = [sum(estimate.update(stages[stage]) for stage in of_rank) for of_rank in held]
     if pipeline == 1:
-        seconds = estimate.step_passes(stages[0], setting.num_micro_batches)
+        seconds, slowest = estimate.step_passes(stages[0], setting.num_micro_batches), 0
         simulation, passes = Simulation(seconds.total, (seconds.total,)), seconds.total
     else:
         is_run = memory[worst].total <= cluster.device.memory or not setting.recompute
@@ -197,6 +197,8 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         passes = simulation.seconds + left_out * each + seconds.total - number * each
     updating = cluster.device.step + max(updates)
     step = passes + updating
+    # Of a smaller batch, there are fewer passes; the rest takes as long.
+    of_batch = seconds.total - sum(estimate.step_passes(stages[n], 0).total for n in held[slowest])
     rate = training.tokens_per_step / step
     peak = cluster.device.peak(training.dtype) * cluster.size
     return Plan(
@@ -211,7 +213,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         step=step,
         tokens_per_second=rate / cluster.size,
         utilisation=rate * TRAINING_PASSES * training.forward.total / peak,
-        days=step * training.num_steps / 86400,
+        days=((step - of_batch) * training.lasting[0] + of_batch * training.lasting[1]) / 86400,
         simulation=simulation,
         layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in held if layers),
         flops=_shares(training, layers, held) if layers else (),

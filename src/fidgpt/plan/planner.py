@@ -43,6 +43,7 @@ RECOMPUTE = {"none": keep_all, "selective": keep_products, "full": None}
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _MOST_TENSOR, _MOST_PIPELINE = 16, 64
 _MISFITS = 12  # that are executed if none fits, though their weights need more memory than there is
+_SAMPLED = 512  # steps that stand for all where batches or sequences grow
 _EXACT = 1 << 18  # tokens of a micro-batch that is executed, and not computed from smaller ones
 
 
@@ -57,6 +58,7 @@ class Recipe(Protocol):
     seq_len: int
     batch_size: int
     num_steps: int
+    stream: Any
     micro_batch_size: int | None
     optimizer: Callable[..., torch.optim.Optimizer]
     groups: Any
@@ -133,11 +135,33 @@ class Planner:
                 for other in recipe.step.others()
                 for parameter in recipe.precision.replica(cost.without_memory(other)).parameters()
             ),
-            num_steps=recipe.num_steps,
+            lasting=self._lengths.get(1.0, (0.0, 0.0)),
             schedule=schedule,
             stages=stages,
             counts_first=recipe.model.counts_computed,
         )
+
+    @cached_property
+    def _lengths(self) -> dict[float, tuple[float, float]]:
+        """Steps, and full batches in them, by the share that their sequences have of full ones."""
+        number, found = self.recipe.num_steps, dict[float, tuple[float, float]]()
+        count = min(number, _SAMPLED)
+        for place in range(count):
+            size, length = self.recipe.stream.growth((2 * place + 1) * number // (2 * count))
+            steps, batches = found.get(length, (0.0, 0.0))
+            found[length] = steps + number / count, batches + size * number / count
+        return found
+
+    @cached_property
+    def _shorter(self) -> Sequence[tuple[float, "Planner"]]:
+        """Planners of the steps with shorter sequences, by the share of the full length."""
+        twins = [(length, copy.copy(self)) for length in self._lengths if length < 1]
+        for length, twin in twins:
+            twin.recipe = copy.copy(self.recipe)
+            twin.recipe.seq_len = round(self.recipe.seq_len * length)
+            training = replace(self.training, lasting=self._lengths[length])
+            vars(twin).update(training=training, _traces={}, _shorter=[])
+        return twins
 
     def _block(self, name: str) -> nn.Module:
         return self._small.get_submodule(f"blocks.{name}")
@@ -146,7 +170,8 @@ class Planner:
         """Return the bytes of the optimizer and of averages for each trained element.
 
         Both are made for one block of each kind, and counted for every layer of that kind. Where
-        they read values, 8 bytes of AdamW's moments and 4 of an average are assumed.
+        they read values before they have a state, 8 bytes of AdamW's moments are assumed, and 4 of
+        an average.
         """
         (twin,) = cost.rehearsed([self._small], num_tokens=1, device=self._device)
         weights: dict[Tensor, int] = {p: 1 for p in twin.parameters()}
@@ -157,14 +182,14 @@ class Planner:
         whole = sum(p.numel() * count for p, count in weights.items() if p.requires_grad)
         for parameter in weights:
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
-        each = 0.0
-        try:
+        sizes = {p: 8 * p.numel() for p in weights if p.requires_grad}
+        with suppress(*cost.NEEDS_NUMBERS):
             optimizer = self.recipe.optimizer(self.recipe.groups(twin))
-            optimizer.step()
-            sizes = {p: cost.bytes_of(cost.tensors_in([s])) for p, s in optimizer.state.items()}
-            each += sum(size * weights.get(p, 1) for p, size in sizes.items()) / max(1, whole)
-        except cost.NEEDS_NUMBERS:
-            each += 8
+            with suppress(*cost.NEEDS_NUMBERS):
+                optimizer.step()
+                sizes = {}
+            sizes |= {p: cost.bytes_of(cost.tensors_in([s])) for p, s in optimizer.state.items()}
+        each = sum(size * weights.get(p, 1) for p, size in sizes.items()) / max(1, whole)
         if self._average is not None:
             try:
                 self._average.begin(twin)
@@ -209,7 +234,13 @@ class Planner:
         Raises:
           ValueError: the mesh cannot divide the model.
         """
-        return estimated(self._trace(setting), self.training, setting, self.cluster)
+        plan = estimated(self._trace(setting), self.training, setting, self.cluster)
+        days, is_limited = plan.days, self.recipe.micro_batch_size or setting.num_micro_batches > 1
+        name = "num_micro_batches" if is_limited else "micro_batch"
+        for length, twin in self._shorter:  # each sequence is split into several rows
+            more = {name: round(getattr(setting, name) / length)}
+            days += twin.plan(replace(setting, **more)).days
+        return replace(plan, days=days)
 
     def collectives(self, setting: Setting) -> tuple[Counter[Sent], ...]:
         """Return what each process of a pipeline sends in a step; see `step_collectives`.
@@ -434,17 +465,17 @@ class Planner:
         return mesh
 
     def _undivided(self) -> str:
-        size, batch = self.cluster.size, self.recipe.batch_size
-        sizes = sorted(range(1, 2 * size), key=lambda n: (abs(n - size), n))[1:]
-        for other in sizes:
-            twin = copy.copy(self)
-            twin.cluster = Cluster(device=self.cluster.device, size=other)
-            if next(twin.meshes(), None) is not None:
-                name = f"{self.cluster.device.name}x{other}"
+        size, batch, device = self.cluster.size, self.recipe.batch_size, self.cluster.device
+        tensors = range(1, min(_MOST_TENSOR, device.per_machine) + 1)
+        parts = _divisors(batch), _divisors(self.recipe.seq_len), tensors
+        every = itertools.product(*parts, range(1, _MOST_PIPELINE + 1))
+        for each in sorted(every, key=lambda each: (abs(math.prod(each) - size), math.prod(each))):
+            names = ("replicate", "context", "tensor", "pipeline")
+            if math.prod(each) != size and self._mesh(**dict(zip(names, each, strict=True))):
                 return (
                     f"no mesh of {size} processes divides {batch} sequences of "
                     f"{self.recipe.seq_len:,} tokens, the heads and the layers of the model: "
-                    f"--hardware={name} does."
+                    f"--hardware={device.name}x{math.prod(each)} does."
                 )
         return f"no mesh divides {batch} sequences of {self.recipe.seq_len:,} tokens."
 
@@ -512,4 +543,5 @@ def gathering_words(reshards: bool) -> str:
 
 
 def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

@@ -43,7 +43,7 @@ class Training:
       forward: operations of the forward pass; utilisation counts three times as many.
       tokens_per_step: over all processes.
       sequences_per_row: sequences of a row of a batch.
-      num_steps: of the run.
+      lasting: steps of the run with sequences of this length, and the full batches in them.
       other_bytes: weights of other models that the loss is computed with.
       schedule: of a pipeline.
       stages: layers of each stage; None to cut by operations.
@@ -57,7 +57,7 @@ class Training:
     forward: ForwardPass
     tokens_per_step: int
     sequences_per_row: int
-    num_steps: int
+    lasting: tuple[float, float]
     other_bytes: int = 0
     schedule: Schedule = field(default_factory=TorchSchedule)
     stages: Sequence[int] | None = None

@@ -141,7 +141,7 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
                 size = round(sizes[doubled[0]] * number / 2)
                 grown[each._replace(**{doubled[0]: size})] += count
             else:
-                grown[each] += linear(before[each], count) if before[each] else count * number // 2
+                grown[each] += count if before[each] == count else cast(int, count * number / 2)
         return grown
 
     def work(one: Work, two: Work) -> Work:
@@ -328,7 +328,9 @@ def trace(
             if parameter.requires_grad:
                 handle = parameter.register_post_accumulate_grad_hook(_drop)
                 stack.enter_context(handle)
-        module.loss = _Marked.of(module.loss, begin_loss)
+        for each in module.modules():  # some predict tokens of their own
+            if hasattr(loss := getattr(each, "loss", None), "rows_on"):
+                each.loss = _Marked.of(loss, begin_loss, partial(recorder.enter, END))
         stack.enter_context(fused_operations() if is_meta else nullcontext())
         # What counts in a loss is unknown without numbers: all tokens are taken.
         stack.enter_context(changed(_config, meta_nonzero_assume_all_nonzero=True))
@@ -389,17 +391,19 @@ def _drop(parameter: Tensor) -> None:
 
 
 class _Marked:
-    """Makes a loss that calls a function when it begins."""
+    """Makes a loss that calls functions as it begins and ends."""
 
     @classmethod
-    def of(cls, loss: Any, begins: Callable[[int], object]) -> Any:
-        """Return a copy of a loss that first calls `begins` with the number of its rows."""
+    def of(cls, loss: Any, begins: Callable[[int], object], ends: Callable[[], object]) -> Any:
+        """Return a copy of a loss that calls `begins` with the number of its rows, and `ends`."""
         twin = copy.copy(loss)
         kind = type(loss)
 
         def call(self: Any, features: Tensor, *args: Any) -> Any:
             begins(features.numel() // features.shape[-1])
-            return kind.__call__(self, features, *args)
+            result = kind.__call__(self, features, *args)
+            ends()
+            return result
 
         twin.__class__ = type(kind.__name__, (kind,), {"__call__": call})
         return twin

@@ -113,7 +113,8 @@ class DryRuns:
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
             self._built(checked, model=trainer.model)
-        tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
+        sequences = trainer.stream.full_batches(trainer.num_steps) * trainer.batch_size
+        tokens = round(sequences * trainer.step.sequences_per_row * trainer.seq_len)
         size = trainer.parallel.planned_size
         kind = checked.key(*_TIMED)
         return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens, kind)
@@ -140,7 +141,7 @@ class DryRuns:
 
 # What the time of a step depends on.
 _TIMED = ("model", "seq_len", "batch_size", "micro_batch_size", "trainable", "loss", "precision")
-_TIMED += ("parallel", "step")
+_TIMED += ("parallel", "step", "batch_growth", "seq_len_growth")
 _FIXED = ("model", "parallel", "seq_len", "step")  # `build_trainer` and trainers read their content
 
 

@@ -95,9 +95,10 @@ def _step_seconds(point: Point, machine: str | None, allowed: tuple[str, ...]) -
     planner = Planner(trainer, cluster)
     setting = planner.setting(parallel.layout(cluster.size))
     try:
-        return planner.plan(setting).step
+        days = planner.plan(setting).days
     except cost.NEEDS_NUMBERS:
-        return planner.plan_of_weights(setting).step
+        days = planner.plan_of_weights(setting).days
+    return 86400 * days / max(1, trainer.num_steps)
 
 
 class Sweep:
