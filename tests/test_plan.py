@@ -139,8 +139,10 @@ def test_all_chunks_of_logits_count_in_predictions_too() -> None:
     fiddlers.use_mtp(cfg := small())
     cfg.loss.chunk_size = cfg.model.loss.chunk_size = SEQ - 56
     every, plans = [("none", 1), ("none", 4), ("", 4)], planner(cfg)  # the second follows from two
-    one, *four = (traced(plans, Mesh(shard=8), *each).parts[-1].forward.flops for each in every)
-    assert four == pytest.approx([4 * one] * 2, rel=0.02)
+    one, *four = (traced(plans, Mesh(shard=8), *each) for each in every)
+    flops, memory = zip(*((t.parts[-1].forward.flops, t.passing) for t in four), strict=True)
+    assert flops == pytest.approx([4 * one.parts[-1].forward.flops] * 2, rel=0.02)
+    assert memory[0] == pytest.approx(memory[1], rel=0.05)  # two chunks exist at once
 
 
 def test_weights_gathered_once_a_step_take_memory_for_all_and_time_for_one_pass() -> None:

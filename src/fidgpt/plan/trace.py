@@ -106,18 +106,25 @@ class Trace:
     Attributes:
       parts: begin, kinds of blocks, end.
       kept: bytes from the forward to the backward pass, of the whole model.
-      passing: the peak of what else exists in the pass.
-      passing_in_blocks: the same in blocks alone.
+      passing_in_blocks: the peak of what else exists in blocks.
+      passing_outside: the same outside of them, such as logits.
+      chunks: of logits that the rows of the loss fill.
       stream: bytes of what one layer gives the next.
       buffers: bytes that are no parameters, such as tables of positions.
     """
 
     parts: tuple[Part, ...]
     kept: int
-    passing: int
     passing_in_blocks: int
+    passing_outside: int
+    chunks: float
     stream: int
     buffers: int = 0
+
+    @property
+    def passing(self) -> int:
+        """The peak of what else exists in the pass."""
+        return max(self.passing_in_blocks, self.passing_outside)
 
     @property
     def blocks(self) -> tuple[Part, ...]:
@@ -128,8 +135,8 @@ class Trace:
 def repeated(one: Trace, two: Trace, number: int) -> Trace:
     """Return the trace of `number` sequences at once from the traces of one and of two."""
 
-    def linear(first: int, second: int) -> int:
-        return max(0, first + (number - 1) * (second - first))
+    def linear(first: int, second: int, sequences: float = number) -> int:
+        return max(0, round(first + (sequences - 1) * (second - first)))
 
     def larger(amounts: Counter[_T], before: Counter[_T], names: Sequence[str]) -> Counter[_T]:
         """Return operations whose size grows with the rows, and more of them where none does."""
@@ -163,12 +170,16 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
         )
         for a, b in zip(one.parts, two.parts, strict=True)
     )
+    # Two chunks of logits exist at once. Further rows add the gradients of their features alone.
+    full = number if one.chunks >= 2 else min(number, max(2.0, 2 / one.chunks))
+    outside = linear(one.passing_outside, two.passing_outside, full)
     return replace(
         two,
         parts=parts,
         kept=linear(one.kept, two.kept),
-        passing=linear(one.passing, two.passing),
         passing_in_blocks=linear(one.passing_in_blocks, two.passing_in_blocks),
+        passing_outside=outside + round((number - full) * two.stream),
+        chunks=one.chunks * number,
         stream=linear(one.stream, two.stream),
     )
 
@@ -341,8 +352,9 @@ def trace(
         if loss.requires_grad:
             loss.backward()
     # On the meta device, two chunks of logits stand for all.
-    chunks = loss_rows[0] / chunk_size / 2 if is_meta else 1.0
-    return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], max(1.0, chunks))
+    chunks = loss_rows[0] / chunk_size
+    times = max(1.0, chunks / 2) if is_meta else 1.0
+    return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], chunks, times)
 
 
 def untraced(
@@ -350,7 +362,7 @@ def untraced(
 ) -> Trace:
     """Return the weights alone, of a model that cannot be executed without values."""
     weights = _weights(model, borrowing, is_narrow=False)
-    return _trace_of(model, weights, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1.0)
+    return _trace_of(model, weights, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1, 1)
 
 
 class _Weight(NamedTuple):
@@ -418,6 +430,7 @@ def _trace_of(
     most: int,
     stream: int,
     chunks: float,
+    times: float,
 ) -> Trace:
     sections = recorder.sections
     known = {parameter: weights[name] for name, parameter in model.named_parameters()}
@@ -474,13 +487,15 @@ def _trace_of(
         size = parameter.numel()
         tied[unit] = number + size, number_trained + size * parameter.requires_grad
     end = part(END, [model], tied=tied)
-    loss = work(LOSS).times(chunks)
-    inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
+    loss = work(LOSS).times(times)
+    of_blocks = {f"{way}{name}" for name in kinds for way in ("", _BACKWARD)}
+    peaks = {name: max(0, peak - most) for name, peak in recorder.peaks.items()}
     return Trace(
         parts=(*parts, replace(end, forward=end.forward + loss, loss=loss)),
         kept=most,
-        passing=max(recorder.peaks.values(), default=0) - most,
-        passing_in_blocks=max(0, max([0, *inside]) - most),
+        passing_in_blocks=max((peaks.get(name, 0) for name in of_blocks), default=0),
+        passing_outside=max((peaks[name] for name in peaks.keys() - of_blocks), default=0),
+        chunks=chunks,
         stream=stream,
         buffers=buffers,
     )
