@@ -114,6 +114,10 @@ class Planner:
         with cost.one_block_of_each_kind(model) as kinds:
             self._small = cost.without_memory(model)
             self._kinds = {name: [*layers] for name, layers in kinds.items()}
+        self._distinct = {
+            name: len({id(model.get_submodule(f"blocks.{n}")) for n in layers}) / len(layers)
+            for name, layers in self._kinds.items()
+        }
 
     @cached_property
     def training(self) -> Training:
@@ -263,9 +267,8 @@ class Planner:
             model = cost.without_memory(self._small)
             for name, size in sizes.items():
                 used[name](model, RecordedProcesses(size, is_planned=True, name=name))
-            self._traces[key] = untraced(
-                self.recipe.precision.replica(model), self._kinds, _borrowing(mesh)
-            )
+            replica = self.recipe.precision.replica(model)
+            self._traces[key] = self._counted(untraced(replica, self._kinds, _borrowing(mesh)))
         return self._traces[key]
 
     def check(self, mesh: MeshSizes) -> None:
@@ -302,12 +305,17 @@ class Planner:
         parts = {**usual, **self._parts}
         return {n: parts[n] for n, size in mesh.sizes.items() if size > 1 and n in parts}
 
+    def _counted(self, trace: Trace) -> Trace:
+        """Return a trace that knows how many layers of a kind have weights of their own."""
+        parts = [replace(p, distinct=self._distinct.get(p.name, 1.0)) for p in trace.parts]
+        return replace(trace, parts=tuple(parts))
+
     def _trace(self, setting: Setting) -> Trace:
         mesh = setting.mesh
         sizes = {name: mesh.sizes[name] for name in self._used(mesh) if name != PIPELINE.name}
         key = (tuple(sizes.items()), setting.micro_batch, setting.recompute)
         if key not in self._traces:
-            self._traces[key] = self._new_trace(setting, sizes)
+            self._traces[key] = self._counted(self._new_trace(setting, sizes))
         return self._traces[key]
 
     def _new_trace(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:

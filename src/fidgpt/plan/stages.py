@@ -240,13 +240,15 @@ class _Weights:
 
     Attributes:
       stage: the stage that holds them; None for the `REST` unit, which all stages share.
-      layers: number of layers that have the unit.
+      layers: number of layers that use the unit.
+      number: of such units; less than `layers` if layers share their weights.
       elements: elements in each.
       trained: trained elements in each.
     """
 
     stage: int | None = None
     layers: int = 1
+    number: int = 1
     elements: int = 0
     trained: int = 0
 
@@ -280,7 +282,8 @@ class _Process:
                     works.append(part.forward.sent - part.loss.sent)
                 for work in works:
                     sent.update({one: round(count * each) for one, count in work.items()})
-                summed.update({axis: layers * size for axis, size in part.summed.items()})
+                number = round(layers * part.distinct)
+                summed.update({axis: number * size for axis, size in part.summed.items()})
         sent.update(Sent(axis, "reduce", 4 * size) for axis, size in summed.items())
         sent += self._between_stages() if len(self.places) > 1 else Counter()
         return sent + (self._sharded() if self.setting.mesh.num_shards > 1 else self._averaged())
@@ -317,8 +320,9 @@ class _Process:
                     is_rest, axis = unit.kind == REST, unit.axis if unit.kind == APART else ""
                     key = unit._replace(axis=axis), stage, part.name
                     key = (rest, None, "") if is_rest else key
-                    weights = units.setdefault(key, _Weights(stage, layers))
-                    times = layers if is_rest else 1
+                    number = round(layers * part.distinct)
+                    weights = units.setdefault(key, _Weights(stage, layers, number))
+                    times = number if is_rest else 1
                     weights.elements += times * elements
                     weights.trained += times * part.trained.get(unit, 0)
         return [(unit, weights) for (unit, *_), weights in units.items()]
@@ -339,10 +343,10 @@ class _Process:
                 size = itemsize * weights.elements
                 sent[Sent("shard", "gather", size)] += weights.layers * self._gathers(unit, weights)
                 if weights.trained:
-                    sent[Sent("shard", "scatter", 4 * weights.trained)] += weights.layers
+                    sent[Sent("shard", "scatter", 4 * weights.trained)] += weights.number
             if copies > 1 and weights.trained:
                 size = 4 * weights.trained // shards
-                sent[Sent("replicate", "reduce", size)] += weights.layers
+                sent[Sent("replicate", "reduce", size)] += weights.number
         return sent
 
     def _gathers(self, unit: Unit, weights: _Weights) -> int:
@@ -362,7 +366,7 @@ class _Process:
         """Return the sums of gradients of copies, once a step."""
         sent, totals = Counter[Sent](), Counter[str]()
         for unit, weights in self._units:
-            totals[unit.axis] += weights.layers * weights.trained
+            totals[unit.axis] += weights.number * weights.trained
         for axis, elements in totals.items():
             if elements and self._copies(axis) > 1:
                 is_wrapped = not axis and len(self.places) == 1

@@ -56,6 +56,7 @@ class Part:
     Attributes:
       name: `begin`, `end` with the loss, or the first layer of a kind.
       layers: the indices of its layers; empty outside of blocks.
+      distinct: share of its layers that have weights of their own, as several may use one block.
       forward: work of the forward pass of one layer.
       loss: the work in it that is left out where tokens are counted first.
       backward: work of the backward pass, with what it recomputes.
@@ -73,6 +74,7 @@ class Part:
 
     name: str
     layers: tuple[int, ...] = ()
+    distinct: float = 1.0
     forward: Work
     loss: Work = field(default_factory=Work)
     backward: Work
