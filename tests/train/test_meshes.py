@@ -208,7 +208,7 @@ def test_experts_get_what_changes_processes_and_no_more(tmp_path: Path) -> None:
 
 
 COUNTED = {
-    2: ["qwen3_moe/expert", "llama/zero2", "llama/replicate", "qwen3/sequence", "classic/shard"],
+    2: ["qwen3_moe/expert", "llama/zero2", "llama/replicate", "qwen3/sequence", "classic/expert"],
     4: [
         *("qwen3_moe+4/pipeline_expert", "qwen3_moe+4/pipeline_expert_zero2"),
         *("llama+4/pipeline_shard", "llama/replicate_shard"),

@@ -378,7 +378,7 @@ def _weights(
     model: nn.Module, borrowing: Collection[str], *, is_narrow: bool
 ) -> dict[str, _Weight]:
     """Return what is known of each parameter of a divided model, by its name."""
-    axes = {parameter: _axis_of(parameter) for parameter in model.parameters()}
+    axes = {parameter: _axis_of(parameter, borrowing) for parameter in model.parameters()}
     apart = {parameter for parameter, axis in axes.items() if axis in borrowing}
     units = dict[nn.Parameter, Unit]()
     for number, (module, kind) in enumerate(fsdp_units(model, apart, is_narrow=is_narrow).items()):
@@ -503,7 +503,13 @@ def _trace_of(
     )
 
 
-def _axis_of(parameter: nn.Parameter) -> str:
-    """Return the name of the last axis that divides a parameter, as expert; "" if there is none."""
-    axes = [shard.axis for shard in reversed(shards_of(parameter)) if shard.divides]
-    return next((axis.name for axis in axes if isinstance(axis, RecordedProcesses)), "")
+def _axis_of(parameter: nn.Parameter, borrowing: Collection[str]) -> str:
+    """Return the name of the last axis that divides a parameter, as expert; "" if there is none.
+
+    A whole parameter of a component that such a borrowing axis divides belongs to it, too.
+    """
+    for shard in reversed(shards_of(parameter)):
+        axis = shard.axis
+        if isinstance(axis, RecordedProcesses) and (shard.divides or axis.name in borrowing):
+            return axis.name
+    return ""
