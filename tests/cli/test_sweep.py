@@ -58,6 +58,7 @@ def test_points_take_what_their_plan_says(command: Command) -> None:
     assert "in sequence, as planned for cpux1" in command(sweep.main, *flags).out
     hours = f"--budget={(short + long) / 3600:.9f}h"
     assert command(sweep.main, *flags, hours).status == 2
+    assert "no point is within" in command(sweep.main, *flags, "--budget=1", "--drop").err
     assert command(sweep.main, *flags, hours, "--drop").out.count("dropped, ") == 2
 
 

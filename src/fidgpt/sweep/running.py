@@ -243,9 +243,14 @@ class Sweep:
         while left and sum(costs[point.fingerprint] for point in left) > budget:
             beyond.append(left.pop())
         names = ", ".join(point.name for point in beyond)
+        amounts = sum(costs.values()), budget, min(costs.values(), default=0.0)
+        texts = [duration(one) if is_time else f"{one:.3g} FLOPs" for one in amounts]
+        if beyond and not left:
+            raise ConfigError(
+                f"no point is within the budget of {texts[1]}: the least, {beyond[-1].name}, "
+                f"takes {texts[2]}."
+            )
         if beyond and not drops:
-            amounts = sum(costs.values()), budget
-            texts = [duration(one) if is_time else f"{one:.3g} FLOPs" for one in amounts]
             raise ConfigError(
                 f"the points take {texts[0]}, and the budget is {texts[1]}: without "
                 f"{names} it would do; --drop leaves them out."
