@@ -54,7 +54,6 @@ def test_points_take_what_their_plan_says(command: Command) -> None:
     flags = [*FLAGS, RATES, "--sweep=set:seq_len=32,1024", "--print", "--hardware=cpux1"]
     points = plan([*QUICK, axis("set:seq_len=32,1024")]).points
     short, long = map(running.planned_pace(points, "cpux1", allowed=()).seconds, points)
-    assert long > short
     assert "in sequence, as planned for cpux1" in command(sweep.main, *flags).out
     hours = f"--budget={(short + long) / 3600:.9f}h"
     assert command(sweep.main, *flags, hours).status == 2
