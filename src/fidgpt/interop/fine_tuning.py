@@ -52,7 +52,7 @@ _ENTRY = re.compile(
     "path|id|name|config|split|type|data_files|ds_type|columns|roles|field|"
     "(field|message)_(?!field_training).*"
 )
-# Formats of a dataset whose prompts are those of the chat template.
+# Formats of a dataset whose prompts the chat template writes.
 _CHATS = re.compile("(chat_template|sharegpt)?(\\..*)?")
 _BASES = {"base_model", "model_name_or_path"}
 _LOSSES = {"sigmoid": "dpo", **{name: name for name in ("dpo", "ipo", "orpo")}}
@@ -256,29 +256,29 @@ class _File(Recipe):
         shape = self.value("schedule")
         if shape not in _SHAPES:
             refuse("the schedule", shape)
-        settings = dict(self.value("lr_scheduler_kwargs", {}))
-        least = settings.pop("min_lr_rate", float(settings.pop("min_lr", 0.0)) / rate)
-        least = self.value("cosine_min_lr_ratio", least)
+        given = self.value("lr_scheduler_kwargs", {}).items()
+        settings = {key: value for key, value in given if value is not None}
+        floor = float(settings.pop("min_lr", 0.0)) / (rate or 1.0)
+        least = self.value("cosine_min_lr_ratio", settings.pop("min_lr_rate", floor))
         for key, value in settings.items():
             self.note(f"lr_scheduler_kwargs.{key}", value, "fidgpt has no equivalent")
         ratio = {} if _SHAPES[shape] == "use_constant" else {"min_lr_ratio": float(least)}
         self.change(f"fiddler:{_SHAPES[shape]}", **ratio)
-        # Below 1 a share too, as in transformers.
-        # A share counts if there are no steps; the default one, if none are given.
-        given, steps, share = (
-            self.left.get("warmup_ratio"),
-            self.value("warmup_steps"),
-            self.value("warmup"),
-        )
-        warmup = float(steps or (share if steps is None else given or 0))
+        # As in transformers, steps below 1 are a share, and warmup_ratio counts where steps are 0
+        # or missing. The default share counts only where both are missing.
+        share, steps = self.left.get("warmup_ratio"), self.value("warmup_steps")
+        usual = self.value("warmup")
+        warmup = float(steps or (usual if steps is None else share or 0))
         self.change("fiddler:set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
         parts, limit = int(self.value("gradient_accumulation_steps", 1)), self.value("max_steps", 0)
         self.length(int(self.value("size")), parts, self.value("epochs"), max(0, int(limit)))
         self.wanted["seed"] = int(self.value("seed", 42))
         self.wanted["max_grad_norm"] = float(self.value("max_grad_norm", 1.0)) or None
+        others = map(self.left.get, ("torch_dtype", "dtype", "bfloat16", "pure_bf16"))
+        is_narrow = any(value is True or str(value).endswith("16") for value in others)
         if self.value("fp16") or self.value("float16"):
             self.change("fiddler:use_float16")
-        elif self.value("bf16") is False and not str(self.left.get("torch_dtype")).endswith("16"):
+        elif self.value("bf16") is False and not is_narrow:
             self.change("fiddler:use_float32")
         if self.value("gradient_checkpointing", self.system != _AXOLOTL):
             self.change("fiddler:use_recompute")

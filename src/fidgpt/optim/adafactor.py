@@ -96,7 +96,7 @@ def _shares(parameters: Sequence[Tensor], processes: Processes) -> dict[Tensor, 
 
 
 def _with(items: tuple[Any, ...], dim: int, item: Any) -> tuple[Any, ...]:
-    """Return sizes or places of dimensions with another one, counted from the last."""
+    """Return sizes or places of dimensions with another item for `dim`, which is negative."""
     return (*items[:dim], item, *items[dim:][1:])
 
 

@@ -197,7 +197,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         passes = simulation.seconds + left_out * each + seconds.total - number * each
     updating = cluster.device.step + max(updates)
     step = passes + updating
-    # Of a smaller batch, there are fewer passes; the rest takes as long.
+    # A smaller batch needs fewer passes; the rest of its step takes as long.
     of_batch = seconds.total - sum(estimate.step_passes(stages[n], 0).total for n in held[slowest])
     rate = training.tokens_per_step / step
     peak = cluster.device.peak(training.dtype) * cluster.size

@@ -147,7 +147,7 @@ class Planner:
 
     @cached_property
     def _lengths(self) -> dict[float, tuple[float, float]]:
-        """Steps, and full batches in them, by the share that their sequences have of full ones."""
+        """Steps, and the full batches in them, by the share of the full length of sequences."""
         number, found = self.recipe.num_steps, dict[float, tuple[float, float]]()
         count = min(number, _SAMPLED)
         for place in range(count):
@@ -256,7 +256,9 @@ class Planner:
 
     def plan_of_weights(self, setting: Setting) -> Plan:
         """Return the same of a model that reads values, without activations and operations."""
-        return estimated(self._weights(setting.mesh), self.training, setting, self.cluster)
+        plan = estimated(self._weights(setting.mesh), self.training, setting, self.cluster)
+        shorter = (twin.plan_of_weights(setting).days for _, twin in self._shorter)
+        return replace(plan, days=plan.days + sum(shorter))
 
     def _weights(self, mesh: MeshSizes) -> Trace:
         """Return the weights of a process alone."""

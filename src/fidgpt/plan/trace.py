@@ -173,14 +173,15 @@ def repeated(one: Trace, two: Trace, number: int) -> Trace:
         for a, b in zip(one.parts, two.parts, strict=True)
     )
     # Two chunks of logits exist at once. Further rows add the gradients of their features alone.
-    full = number if one.chunks >= 2 else min(number, max(2.0, 2 / one.chunks))
+    # A loss of pairs of answers may fill no chunk.
+    full = min(number, max(2.0, 2 / one.chunks)) if 0 < one.chunks < 2 else number
     outside = linear(one.passing_outside, two.passing_outside, full)
     return replace(
         two,
         parts=parts,
         kept=linear(one.kept, two.kept),
         passing_in_blocks=linear(one.passing_in_blocks, two.passing_in_blocks),
-        passing_outside=outside + round((number - full) * two.stream),
+        passing_outside=outside + round((number - full) * (two.stream - one.stream)),
         chunks=one.chunks * number,
         stream=linear(one.stream, two.stream),
     )

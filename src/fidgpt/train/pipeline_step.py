@@ -118,7 +118,7 @@ class StageReports(StepReports):
             each = [sums().narrow(0, begin, math.prod(shape)) for begin in begins]
             return torch.stack(each).sum(0).round().long().view(*shape)
 
-        # Layers on several processes may share a module, which each of them has a tally of.
+        # Layers of several processes may share a module, and each process has a tally of it.
         begin, begins, parts = 0, dict[str, list[int]](), dict[str, Handle]()
         for layout in self._layouts:
             for path, shape in layout.tallies.items():

@@ -428,7 +428,7 @@ def fitting_member(
         mismatches.append((False, replaced, len(wrong), family, wrong))
     *_, family, wrong = min(mismatches, key=itemgetter(0, 1, 2))
     reasons = "".join(
-        f"{other.architecture} cannot describe it: {lines[0]}. "
+        f"{other.architecture} cannot describe it: {lines[0].rstrip('.:')}. "
         for failed, _, _, other, lines in mismatches
         if failed and other is not family and (other.model_type == meant or other not in FAMILIES)
     )
