@@ -278,6 +278,7 @@ THIRD = [512, 512, None] * 2
             for key in ("sliding_window_pattern", "_sliding_window_pattern")
         ),
         ({"head_dim": None, "num_key_value_heads": None}, "num_kv_heads", [32]),
+        ({"model_type": "cwm", "layer_types": None}, "window", [None, 8192, 8192, 8192] * 8),
         (
             {"model_type": "qwen2", "num_attention_heads": 64, "num_key_value_heads": ...},
             "num_kv_heads",
@@ -304,6 +305,10 @@ GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
         ({"rope_scaling": {"type": "static", "factor": 2.0}}, "rope_scaling is of type 'static'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks 'low_freq_factor'"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "only YaRN has"),
+        *(({"rope_scaling": one}, "must be") for one in ("linear", {"type": ["linear"]})),
+        ({"model_type": "phimoe", "num_experts_per_tok": 1}, "num_experts_per_tok is 1, and"),
+        ({"model_type": "xglm", "pad_token_id": 2}, "pad_token_id is 2, and fidgpt's xglm"),
+        ({"model_type": "granite", "logits_scaling": 0}, "granite: a number is 0"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be bool"),
         (GEMMA2 | {"layer_types": [FULL] * 2}, "layer_types has 2 layers, not 32"),
         (GEMMA3 | {"rope_parameters": {"rope_theta": 5.0}}, "has neither full_attention nor slid"),

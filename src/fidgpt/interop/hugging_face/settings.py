@@ -171,7 +171,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     family = families().get(config["model_type"]) if family is None else family
     aliases = {} if family is None else family.other_names
     for holder in set() if family is None else holders_in(family):
-        inner = _checked(holder, config.pop(holder, None) or {}, dict[str, Any])
+        inner = _mapping(config, holder)
+        config.pop(holder, None)
         config |= {f"{holder}.{key}": value for key, value in inner.items()}
     config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:
@@ -193,14 +194,14 @@ def text_keys(content: HubConfig) -> HubConfig:
 
 
 def _rope(config: HubConfig) -> HubConfig:
-    scaling, rope = (config.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+    scaling, rope = (_mapping(config, key) for key in ("rope_scaling", "rope_parameters"))
     result: HubConfig = {"rope_scaling": None}
     if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
     if config["model_type"] == "cohere2_moe" and _rope_type(scaling) != "default":
         raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
     if FULL in rope or SLIDING in rope:
-        local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
+        local, rope = (_mapping(rope, kind) for kind in (SLIDING, FULL))
         if _rope_type(local) != "default":
             kind = _rope_type(local)
             raise ConfigError(f"layers with a window have RoPE of the type {kind!r}, not 'default'")
@@ -225,8 +226,12 @@ def _rope(config: HubConfig) -> HubConfig:
     return result
 
 
+def _mapping(config: HubConfig, key: str) -> HubConfig:
+    return _checked(key, config.get(key) or {}, dict[str, Any])
+
+
 def _rope_type(rope: Mapping[str, Any]) -> str:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _checked("rope_type", rope.get("rope_type") or rope.get("type") or "default", str)
     return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
@@ -271,7 +276,8 @@ def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings
         return {name: _scaling(rope, seq_len=config.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
-    if key in config and not (is_computed and config[key] is None):
+    is_optional = is_computed or isinstance(family.defaults.get(key), list)
+    if key in config and not (is_optional and config[key] is None):
         value = config[key]
     elif is_computed:
         try:
