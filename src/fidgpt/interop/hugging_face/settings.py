@@ -73,6 +73,7 @@ _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model with
 # Families that read no rope_theta beside defaults of their own.
 _WHOLE_ROPE = ("apertus", "cwm", "laguna", "lfm3", "mellum", "ministral3")
 _WHOLE_ROPE += ("modernbert-decoder",)
+_BY_KIND = (_GEMMA3, "olmo3")  # transformers puts rope_scaling into the RoPE of one kind of layer
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
@@ -198,17 +199,24 @@ def _rope(config: HubConfig) -> HubConfig:
     result: HubConfig = {"rope_scaling": None}
     if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
-    if config["model_type"] == "cohere2_moe" and _rope_type(scaling) != "default":
-        raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
+    if _rope_type(scaling) != "default":
+        if config["model_type"] in ("cohere2_moe", "modernbert-decoder"):
+            raise ConfigError(
+                "rope_scaling is not read; put it into rope_parameters, or remove it."
+            )
+        if config["model_type"] in _BY_KIND and "rope_type" not in scaling:
+            raise ConfigError("rope_scaling has type, which has no effect; name it rope_type.")
     if FULL in rope or SLIDING in rope:
         local, rope = (_mapping(rope, kind) for kind in (SLIDING, FULL))
+        if config["model_type"] == "laguna" and _PARTIAL not in rope:
+            raise ConfigError(f"rope_parameters.{FULL} lacks {_PARTIAL}.")
         if _rope_type(local) != "default":
             kind = _rope_type(local)
             raise ConfigError(f"layers with a window have RoPE of the type {kind!r}, not 'default'")
         scaling = rope | scaling
         keys = {"rope_theta": _LOCAL, _PARTIAL: LOCAL_PARTIAL}
         result |= {ours: local[key] for key, ours in keys.items() if key in local}
-    elif rope and config["model_type"] == _GEMMA3:
+    elif rope and config["model_type"] in _BY_KIND:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
     if unknown := sorted({key for key, value in rope.items() if value is not None} - _ROPE_KEYS):
