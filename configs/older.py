@@ -432,6 +432,7 @@ XGLM = BIOGPT.near(
     | {"ffn_dim": "ffn_dim", "activation": "activation_function"},
     tensors={**_opt_tensors("model", "layer_norm"), "unembedding": "lm_head"},
     defaults={"hidden_act": ..., "scale_embedding": ...},
+    fixed={"pad_token_id": (1, 0, None)},  # the position of a greater number would have no vector
     ignored=("model.embed_positions.*",),
 )
 

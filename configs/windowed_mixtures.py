@@ -41,6 +41,8 @@ PHIMOE = mixtral.HUB.near(
     "phimoe",
     phimoe,
     "attention_bias router_jitter_noise lm_head_bias",
+    settings={"top_k": ...},
+    fixed={"num_experts_per_tok": (2,)},  # of its class, whatever the key says
     readings={"router_jitter_noise": lambda model: model.blocks[0].mlp.router.tolerance / 2}
     | {"lm_head_bias": lambda model: isinstance(model.unembedding, lm.BiasedUnembedding)},
     known=("input_jitter_noise",),

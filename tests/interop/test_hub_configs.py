@@ -237,8 +237,10 @@ def test_rope_is_read_in_its_old_and_its_new_form(rope: dict[str, Any], hub):
     assert not diff(from_hf(str(hub(**LLAMA, **rope))), without_recipe("llama3_1_8b"))
 
 
+QWEN2, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "gemma2"}
+GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
 GPT_OSS = {"model_type": "gpt_oss", "num_experts": 4}
-GEMMAS = {"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 2}}
+GEMMAS = {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "linear", "factor": 2}}
 OLD_LENGTH = {"original_max_position_embeddings": 64}
 THIRD = [512, 512, None] * 2
 
@@ -268,31 +270,20 @@ THIRD = [512, 512, None] * 2
                 ({FULL: {"rope_theta": 7.0}, SLIDING: None}, 1e4, 7.0),
             ]
         ),
-        (
-            {"model_type": "gemma2", "sliding_window_pattern": 3, "layer_types": None},
-            "window",
-            [4096, None] * 16,
-        ),
+        (GEMMA2 | {"sliding_window_pattern": 3, "layer_types": None}, "window", [4096, None] * 16),
         *(
             ({"model_type": "gemma3_text", "sliding_window": 512, key: 3}, "window", THIRD)
             for key in ("sliding_window_pattern", "_sliding_window_pattern")
         ),
         ({"head_dim": None, "num_key_value_heads": None}, "num_kv_heads", [32]),
-        (
-            {"model_type": "qwen2", "num_attention_heads": 64, "num_key_value_heads": ...},
-            "num_kv_heads",
-            [32],
-        ),
+        ({"model_type": "cwm", "layer_types": None}, "window", [None, 8192, 8192, 8192] * 8),
+        (QWEN2 | {"num_attention_heads": 64, "num_key_value_heads": ...}, "num_kv_heads", [32]),
     ],
 )
 def test_keys_of_rope_windows_and_heads_are_read(changed, path, values, hub):
     sizes = {key: value for key, value in (LLAMA | changed).items() if value is not ...}
     found = [attrgetter(path)(block.attention) for block in blocks_of(hub(**sizes))]
     assert [found[i % len(found)] for i in range(len(values))] == values
-
-
-QWEN2, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "gemma2"}
-GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
 
 
 @pytest.mark.parametrize(
@@ -304,9 +295,17 @@ GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
         ({"rope_scaling": {"type": "static", "factor": 2.0}}, "rope_scaling is of type 'static'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks 'low_freq_factor'"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "only YaRN has"),
+        *(({"rope_scaling": one}, "must be") for one in ("linear", {"type": ["linear"]})),
+        ({"model_type": "phimoe", "num_experts_per_tok": 1}, "num_experts_per_tok is 1, and"),
+        ({"model_type": "xglm", "pad_token_id": 2}, "pad_token_id is 2, and fidgpt's xglm"),
+        ({"model_type": "granite", "logits_scaling": 0}, "granite: a number is 0"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be bool"),
         (GEMMA2 | {"layer_types": [FULL] * 2}, "layer_types has 2 layers, not 32"),
         (GEMMA3 | {"rope_parameters": {"rope_theta": 5.0}}, "has neither full_attention nor slid"),
+        ({"model_type": "olmo3", "rope_parameters": {"rope_theta": 5.0}}, "has neither full_atten"),
+        (GEMMA3 | {"rope_scaling": {"type": "linear"}}, "rope_scaling has type, which has no eff"),
+        ({"model_type": "modernbert-decoder", "rope_scaling": {"type": "linear"}}, "is not read"),
+        ({"model_type": "laguna", "rope_parameters": {FULL: {"rope_theta": 5.0}}}, "lacks partial"),
         (QWEN2 | {"use_sliding_window": "yes"}, "'yes', and fidgpt's qwen2 computes False or True"),
         (
             SMOLLM3 | {"sliding_window": 8, "layer_types": [SLIDING] * 32},

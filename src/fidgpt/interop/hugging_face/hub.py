@@ -117,6 +117,8 @@ def member_of(family: Family, config: HubConfig) -> Member:
         return Member(family, settings, family.config(**settings))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{family.model_type}: {error}") from error
+    except (ZeroDivisionError, StopIteration) as error:
+        raise ConfigError(f"{family.model_type}: a number is 0 or below: {error}") from error
 
 
 def member_in(directory: Path) -> Member:
@@ -347,6 +349,7 @@ def save_hf(
             if others:
                 generation["eos_token_id"] = [tokenizer.end_of_text, *others]
         files.write_json(directory / GENERATION, generation)
+    tokens = {key: token for key, token in tokens.items() if key not in family.fixed}
     about = {
         "architectures": [family.architecture],
         "model_type": family.model_type,

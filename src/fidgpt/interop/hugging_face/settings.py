@@ -73,6 +73,7 @@ _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model with
 # Families that read no rope_theta beside defaults of their own.
 _WHOLE_ROPE = ("apertus", "cwm", "laguna", "lfm3", "mellum", "ministral3")
 _WHOLE_ROPE += ("modernbert-decoder",)
+_BY_KIND = (_GEMMA3, "olmo3")  # transformers puts rope_scaling into the RoPE of one kind of layer
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
@@ -171,7 +172,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     family = families().get(config["model_type"]) if family is None else family
     aliases = {} if family is None else family.other_names
     for holder in set() if family is None else holders_in(family):
-        inner = _checked(holder, config.pop(holder, None) or {}, dict[str, Any])
+        inner = _mapping(config, holder)
+        config.pop(holder, None)
         config |= {f"{holder}.{key}": value for key, value in inner.items()}
     config |= {key: config[one] for one, key in aliases.items() if one in config.keys() - _IN_ROPE}
     try:
@@ -193,21 +195,28 @@ def text_keys(content: HubConfig) -> HubConfig:
 
 
 def _rope(config: HubConfig) -> HubConfig:
-    scaling, rope = (config.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
+    scaling, rope = (_mapping(config, key) for key in ("rope_scaling", "rope_parameters"))
     result: HubConfig = {"rope_scaling": None}
     if config["model_type"] in _WHOLE_ROPE and "rope_theta" in config and not (scaling or rope):
         raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
-    if config["model_type"] == "cohere2_moe" and _rope_type(scaling) != "default":
-        raise ConfigError("rope_scaling has no effect; put it into rope_parameters, or remove it.")
+    if _rope_type(scaling) != "default":
+        if config["model_type"] in ("cohere2_moe", "modernbert-decoder"):
+            raise ConfigError(
+                "rope_scaling is not read; put it into rope_parameters, or remove it."
+            )
+        if config["model_type"] in _BY_KIND and "rope_type" not in scaling:
+            raise ConfigError("rope_scaling has type, which has no effect; name it rope_type.")
     if FULL in rope or SLIDING in rope:
-        local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
+        local, rope = (_mapping(rope, kind) for kind in (SLIDING, FULL))
+        if config["model_type"] == "laguna" and _PARTIAL not in rope:
+            raise ConfigError(f"rope_parameters.{FULL} lacks {_PARTIAL}.")
         if _rope_type(local) != "default":
             kind = _rope_type(local)
             raise ConfigError(f"layers with a window have RoPE of the type {kind!r}, not 'default'")
         scaling = rope | scaling
         keys = {"rope_theta": _LOCAL, _PARTIAL: LOCAL_PARTIAL}
         result |= {ours: local[key] for key, ours in keys.items() if key in local}
-    elif rope and config["model_type"] == _GEMMA3:
+    elif rope and config["model_type"] in _BY_KIND:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
     if unknown := sorted({key for key, value in rope.items() if value is not None} - _ROPE_KEYS):
@@ -225,8 +234,12 @@ def _rope(config: HubConfig) -> HubConfig:
     return result
 
 
+def _mapping(config: HubConfig, key: str) -> HubConfig:
+    return _checked(key, config.get(key) or {}, dict[str, Any])
+
+
 def _rope_type(rope: Mapping[str, Any]) -> str:
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _checked("rope_type", rope.get("rope_type") or rope.get("type") or "default", str)
     return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
@@ -271,7 +284,8 @@ def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings
         return {name: _scaling(rope, seq_len=config.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
-    if key in config and not (is_computed and config[key] is None):
+    is_optional = is_computed or isinstance(family.defaults.get(key), list)
+    if key in config and not (is_optional and config[key] is None):
         value = config[key]
     elif is_computed:
         try:
