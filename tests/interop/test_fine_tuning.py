@@ -126,7 +126,7 @@ def test_a_file_of_axolotl_is_the_run_that_it_describes() -> None:
 
 
 def test_axolotls_defaults_and_the_rest_of_a_dataset() -> None:
-    text = {"path": "c4", "type": "completion", "field": "body", "split": "some[:1%]", "shards": 9}
+    text = {"path": "c4", "type": "completion", "field": "body", "split": "some[:1%]"}
     document = {key: AXOLOTL[key] for key in AXOLOTL if key != "warmup_ratio"}
     composition, unmapped = composed({**document, "datasets": [text]})
     assert composition.config.schedule.warmup == 0.03
@@ -136,8 +136,7 @@ def test_axolotls_defaults_and_the_rest_of_a_dataset() -> None:
     unmapped += composed({**AXOLOTL, "datasets": [row]})[1]
     source = composition.config.data.corpus.source
     assert (source.text_field, source.split) == ("body", "some")
-    names = {"split", "shards", "type", "message_field_training"}
-    assert names <= {one.partition(".")[2] for one in unmapped}
+    assert {f"datasets.{n}" for n in ("split", "type", "message_field_training")} <= {*unmapped}
 
 
 @pytest.mark.slow(3)
