@@ -303,7 +303,7 @@ class _Estimate:
         total = passes.times(number) + _once(backward.times(0.9), self._reduction(stage))
         if self.setting.reshards:
             return total
-        gather = sum(self._gather_once(p) * count * p.distinct for p, count in stage.parts)
+        gather = sum(self._gather_once(p) * p.num_distinct(count) for p, count in stage.parts)
         return total + _once(forward, {"shard gather": gather})
 
     def _reduction(self, stage: Stage) -> dict[str, float]:
@@ -313,10 +313,10 @@ class _Estimate:
         for part, number in stage.parts:
             for unit, elements in part.trained.items():
                 shards, stride = fsdp_over(mesh, unit.axis)
-                size = number * part.distinct * elements
+                size = part.num_distinct(number) * elements
                 copies = tokens // (shards * borrowed(mesh, unit.axis))
                 if shards > 1:
-                    units = max(1, number * part.distinct)
+                    units = max(1, part.num_distinct(number))
                     each = self.cluster.seconds("scatter", 4 * size / units, shards, stride)
                     seconds["shard scatter"] += each * units
                 if copies > 1:
@@ -359,7 +359,7 @@ class _Estimate:
         total = 0.0
         for part, number in stage.parts:
             for unit, elements in (part.trained if trained else part.parameters).items():
-                held = number * part.distinct * elements
+                held = part.num_distinct(number) * elements
                 total += held / fsdp_over(self.setting.mesh, unit.axis)[0]
         return total
 
@@ -408,7 +408,7 @@ class _Estimate:
         temporary = float(trace.passing if has_end else trace.passing_in_blocks)
         gathered = self._gathered(own) if is_sharded else 0.0
         # FSDP adds up gradients of micro-batches whole; a copy has its own beside the sum of all.
-        parts = [(p, n * p.distinct) for stage in own for p, n in stage.parts]
+        parts = [(p, p.num_distinct(n)) for stage in own for p, n in stage.parts]
         whole = sum(number * sum(part.trained.values()) for part, number in parts)
         summed = whole if is_sharded else trained
         waiting = 4.0 * summed if self.setting.num_micro_batches > 1 else 0.0
@@ -471,7 +471,7 @@ class _Estimate:
         if self.setting.reshards:  # one layer that computes, and the next
             kept = 2 * largest + sum(part.size for part in parts if not part.layers)
         else:
-            kept = sum(p.size * n * p.distinct for stage in stages for p, n in stage.parts)
+            kept = sum(p.size * p.num_distinct(n) for stage in stages for p, n in stage.parts)
         # A layer's gradients, and those in float32 being sent; frozen weights have none.
         trained = max([sum(part.trained.values()) for part in parts if part.layers], default=0)
         return itemsize * kept + (itemsize + 4) * trained

@@ -282,7 +282,7 @@ class _Process:
                     works.append(part.forward.sent - part.loss.sent)
                 for work in works:
                     sent.update({one: round(count * each) for one, count in work.items()})
-                number = round(layers * part.distinct)
+                number = round(part.num_distinct(layers))
                 summed.update({axis: number * size for axis, size in part.summed.items()})
         sent.update(Sent(axis, "reduce", 4 * size) for axis, size in summed.items())
         sent += self._between_stages() if len(self.places) > 1 else Counter()
@@ -320,7 +320,7 @@ class _Process:
                     is_rest, axis = unit.kind == REST, unit.axis if unit.kind == APART else ""
                     key = unit._replace(axis=axis), stage, part.name
                     key = (rest, None, "") if is_rest else key
-                    number = round(layers * part.distinct)
+                    number = round(part.num_distinct(layers))
                     weights = units.setdefault(key, _Weights(stage, layers, number))
                     times = number if is_rest else 1
                     weights.elements += times * elements

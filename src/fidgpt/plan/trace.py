@@ -92,6 +92,10 @@ class Part:
         """Elements of its weights."""
         return sum(self.parameters.values())
 
+    def num_distinct(self, layers: int) -> float:
+        """Return how many times a stage with so many of its layers has its weights."""
+        return max(min(layers, 1), layers * self.distinct)
+
     def with_tied(self) -> "Part":
         """Return the part of a process that holds no other part which uses the same weights."""
         sizes, trained = Counter(self.parameters), Counter(self.trained)
