@@ -396,8 +396,11 @@ def plan_kernels(model: nn.Module) -> None:
             setattr(module, "kernel", _planned_kernel)  # noqa: B010
 
 
+_rms_norm, _attention = F.rms_norm, F.scaled_dot_product_attention
+
+
 def _norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-    return _FusedNorm.apply(x, weight)
+    return _FusedNorm.apply(x, weight) if x.is_meta else _rms_norm(x, shape, weight, eps)
 
 
 def _attend(
@@ -409,6 +412,8 @@ def _attend(
     is_causal: bool = False,
     **others: Any,
 ) -> Tensor:
+    if not query.is_meta:
+        return _attention(query, key, value, attn_mask, dropout_p, is_causal, **others)
     is_half = is_causal or attn_mask is not None
     pairs = _visible_pairs(query.shape[-2], key.shape[-2], None, is_half)
     return fused_attention(query, key, value, pairs)
@@ -436,6 +441,6 @@ def fused_operations() -> AbstractContextManager[None]:
     """Context in which functions take fused kernels where meta tensors have chains of small ones.
 
     They are replaced by name: torch leaves its modes of functions in backward passes, in which
-    blocks are recomputed.
+    blocks are recomputed. With other tensors they compute as ever, as another thread may train.
     """
     return changed(F, rms_norm=_norm, scaled_dot_product_attention=_attend)

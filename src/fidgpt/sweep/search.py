@@ -527,7 +527,10 @@ class Driver(Screen):
         if name not in row or not 0 < share < _SHARES:
             return
         for trial in self._open.get(job.point.fingerprint, []):
-            if share not in self._trials[trial.number].intermediate_values:
+            if share in self._trials[trial.number].intermediate_values:
+                continue
+            # Another command may report the result of a point before this one sees its end.
+            with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
                 trial.report(row[name], share)
                 if trial.should_prune():
                     self._runner.end_early(job)
