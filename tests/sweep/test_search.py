@@ -203,7 +203,8 @@ def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path)
 def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) -> None:
     toys.seconds = 0.02
     made = [search(sampler="tpe:8") for _ in range(2)]
-    threads = [threading.Thread(target=run, args=(one,)) for one in made]
+    # A second later: a trial is another command's only once its point runs.
+    threads = [threading.Timer(delay, run, args=(one,)) for delay, one in enumerate(made)]
     for thread in threads:
         thread.start()
     for thread in threads:
