@@ -213,7 +213,7 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         step=step,
         tokens_per_second=rate / cluster.size,
         utilisation=rate * TRAINING_PASSES * training.forward.total / peak,
-        days=((step - of_batch) * training.lasting[0] + of_batch * training.lasting[1]) / 86400,
+        days=(training.num_steps * (step - of_batch) + training.num_batches * of_batch) / 86400,
         simulation=simulation,
         layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in held if layers),
         flops=_shares(training, layers, held) if layers else (),
@@ -429,7 +429,7 @@ class _Estimate:
             gathered=gathered,
             allocator=self._held_besides(own, activations, temporary, gathered, waiting),
         )
-        slack = _HOLES if kind == "cpu" else _SLACK
+        slack = _SLACK if kind == "cuda" else _HOLES
         freed = activations + temporary
         in_update = Memory(**lasting, gradients=late, allocator=slack * late, freed=freed)
         return max(in_pass, in_update, key=lambda memory: memory.total)

@@ -125,6 +125,7 @@ class Planner:
         recipe, pipeline = self.recipe, self._parts.get(PIPELINE.name)
         dtype = recipe.precision.dtype
         schedule, stages = TorchSchedule(), None
+        num_steps, num_batches = self._lengths.get(1.0, (0.0, 0.0))
         if isinstance(pipeline, PipelineParallel):
             schedule, stages = pipeline.schedule, pipeline.stages
         return Training(
@@ -139,7 +140,8 @@ class Planner:
                 for other in recipe.step.others()
                 for parameter in recipe.precision.replica(cost.without_memory(other)).parameters()
             ),
-            lasting=self._lengths.get(1.0, (0.0, 0.0)),
+            num_steps=num_steps,
+            num_batches=num_batches,
             schedule=schedule,
             stages=stages,
             counts_first=recipe.model.counts_computed,
@@ -161,9 +163,10 @@ class Planner:
         """Planners of the steps with shorter sequences, by the share of the full length."""
         twins = [(length, copy.copy(self)) for length in self._lengths if length < 1]
         for length, twin in twins:
+            num_steps, num_batches = self._lengths[length]
             twin.recipe = copy.copy(self.recipe)
             twin.recipe.seq_len = round(self.recipe.seq_len * length)
-            training = replace(self.training, lasting=self._lengths[length])
+            training = replace(self.training, num_steps=num_steps, num_batches=num_batches)
             vars(twin).update(training=training, _traces={}, _shorter=[])
         return twins
 
@@ -270,7 +273,9 @@ class Planner:
             for name, size in sizes.items():
                 used[name](model, RecordedProcesses(size, is_planned=True, name=name))
             replica = self.recipe.precision.replica(model)
-            self._traces[key] = self._counted(untraced(replica, self._kinds, _borrowing(mesh)))
+            self._traces[key] = self._with_distinct(
+                untraced(replica, self._kinds, _borrowing(mesh))
+            )
         return self._traces[key]
 
     def check(self, mesh: MeshSizes) -> None:
@@ -307,8 +312,8 @@ class Planner:
         parts = {**usual, **self._parts}
         return {n: parts[n] for n, size in mesh.sizes.items() if size > 1 and n in parts}
 
-    def _counted(self, trace: Trace) -> Trace:
-        """Return a trace that knows how many layers of a kind have weights of their own."""
+    def _with_distinct(self, trace: Trace) -> Trace:
+        """Return a trace that knows which share of its layers has weights of their own."""
         parts = [replace(p, distinct=self._distinct.get(p.name, 1.0)) for p in trace.parts]
         return replace(trace, parts=tuple(parts))
 
@@ -317,7 +322,7 @@ class Planner:
         sizes = {name: mesh.sizes[name] for name in self._used(mesh) if name != PIPELINE.name}
         key = (tuple(sizes.items()), setting.micro_batch, setting.recompute)
         if key not in self._traces:
-            self._traces[key] = self._counted(self._new_trace(setting, sizes))
+            self._traces[key] = self._with_distinct(self._new_trace(setting, sizes))
         return self._traces[key]
 
     def _new_trace(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:

@@ -43,7 +43,8 @@ class Training:
       forward: operations of the forward pass; utilisation counts three times as many.
       tokens_per_step: over all processes.
       sequences_per_row: sequences of a row of a batch.
-      lasting: steps of the run with sequences of this length, and the full batches in them.
+      num_steps: of the run, with sequences of this length.
+      num_batches: full batches in these steps, which are fewer where batches grow.
       other_bytes: weights of other models that the loss is computed with.
       schedule: of a pipeline.
       stages: layers of each stage; None to cut by operations.
@@ -57,7 +58,8 @@ class Training:
     forward: ForwardPass
     tokens_per_step: int
     sequences_per_row: int
-    lasting: tuple[float, float]
+    num_steps: float
+    num_batches: float
     other_bytes: int = 0
     schedule: Schedule = field(default_factory=TorchSchedule)
     stages: Sequence[int] | None = None

@@ -358,10 +358,8 @@ def trace(
         recorder.enter(_BACKWARD + END)
         if loss.requires_grad:
             loss.backward()
-    # On the meta device, two chunks of logits stand for all.
     chunks = loss_rows[0] / chunk_size
-    times = max(1.0, chunks / 2) if is_meta else 1.0
-    return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], chunks, times)
+    return _trace_of(computing, weights, recorder, kinds, kept, most, stream[0], chunks)
 
 
 def untraced(
@@ -369,7 +367,7 @@ def untraced(
 ) -> Trace:
     """Return the weights alone, of a model that cannot be executed without values."""
     weights = _weights(model, borrowing, is_narrow=False)
-    return _trace_of(model, weights, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1, 1)
+    return _trace_of(model, weights, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1)
 
 
 class _Weight(NamedTuple):
@@ -437,7 +435,6 @@ def _trace_of(
     most: int,
     stream: int,
     chunks: float,
-    times: float,
 ) -> Trace:
     sections = recorder.sections
     known = {parameter: weights[name] for name, parameter in model.named_parameters()}
@@ -494,7 +491,9 @@ def _trace_of(
         size = parameter.numel()
         tied[unit] = number + size, number_trained + size * parameter.requires_grad
     end = part(END, [model], tied=tied)
-    loss = work(LOSS).times(times)
+    # On the meta device, two chunks of logits stand for all.
+    is_meta = any(parameter.is_meta for parameter in model.parameters())
+    loss = work(LOSS).times(max(1.0, chunks / 2) if is_meta else 1.0)
     of_blocks = {f"{way}{name}" for name in kinds for way in ("", _BACKWARD)}
     peaks = {name: max(0, peak - most) for name, peak in recorder.peaks.items()}
     return Trace(

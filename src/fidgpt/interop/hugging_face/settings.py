@@ -284,7 +284,7 @@ def _setting(family: Family, config: HubConfig, name: str, key: str) -> Settings
         return {name: _scaling(rope, seq_len=config.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
-    is_optional = is_computed or isinstance(family.defaults.get(key), list)
+    is_optional = is_computed or isinstance(value, list)  # null then means the default
     if key in config and not (is_optional and config[key] is None):
         value = config[key]
     elif is_computed:

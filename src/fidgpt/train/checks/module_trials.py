@@ -257,14 +257,17 @@ class ModuleTrial:
         """Call the module; TrialError if it raises an exception or returns no tensor."""
         function = module.features if isinstance(module, LanguageModel) else module
         first: Any = ctx.tokens if self.inputs == "tokens" else x
-        others, named = () if self.inputs == "stream" else (ctx,), {}
+        # As a block calls it: by keyword where an MLP takes a context, or a mixer names it so.
         context = inspect.signature(getattr(function, "forward", function)).parameters.get("ctx")
         is_named = context is not None and context.kind is context.KEYWORD_ONLY
-        if getattr(module, "takes_context", False) or (others and is_named):  # as a block calls it
-            others, named = (), {"ctx": ctx}
+        call = functools.partial(function, first)
+        if getattr(module, "takes_context", False) or (self.inputs != "stream" and is_named):
+            call = functools.partial(call, ctx=ctx)
+        elif self.inputs != "stream":
+            call = functools.partial(call, ctx)
         try:
             with torch.set_grad_enabled(x.requires_grad):
-                out = function(first, *others, **named)
+                out = call()
         except Exception as error:  # whatever goes wrong in a custom module
             rows = "padded rows" if ctx.documents is None else "rows of several documents"
             what = "" if ctx.contiguous else f" of {rows}"
